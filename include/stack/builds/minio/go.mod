@@ -1,0 +1,3 @@
+module streamops.local/minio
+
+go 1.26.8

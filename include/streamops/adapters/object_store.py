@@ -1,0 +1,153 @@
+"""The object store, through the S3 API only, so that another S3 server can stand in for MinIO."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+
+from streamops.errors import ConflictError, NotFoundError, StreamOpsError, UnreachableError
+from streamops.settings import Settings
+
+# The SDK retries a lost conditional write after a lost answer and then sees its own write as a conflict;
+# callers that must tell the two apart compare what is stored (see records.py).
+_CONFIG = Config(
+    retries={"max_attempts": 4, "mode": "standard"},
+    connect_timeout=3,
+    read_timeout=20,
+    max_pool_connections=32,
+    s3={"addressing_style": "path"},
+)
+
+
+@dataclass(frozen=True)
+class Stored:
+    """An object's bytes with the tag that a later conditional write names."""
+
+    body: bytes
+    etag: str
+
+
+@dataclass(frozen=True)
+class ObjectInfo:
+    """One line of a listing; ``size`` in bytes."""
+
+    key: str
+    size: int
+    etag: str
+    modified: datetime
+
+
+@dataclass(frozen=True)
+class Copied:
+    """What a server-side copy reported; ``sha256`` is the full-object hash in hex."""
+
+    key: str
+    sha256: str
+    version_id: str | None
+
+
+class ObjectStore:
+    """One bucket.
+
+    Raises (every method): UnreachableError when the server does not answer or answers 5xx after retries.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.bucket = settings.s3_bucket
+        self.endpoint = settings.s3_endpoint
+        self._s3: Any = boto3.client(
+            "s3",
+            endpoint_url=settings.s3_endpoint,
+            aws_access_key_id=settings.s3_access_key,
+            aws_secret_access_key=settings.s3_secret_key.get_secret_value(),
+            region_name="us-east-1",
+            config=_CONFIG,
+        )
+
+    def get(self, key: str, version_id: str | None = None) -> Stored:
+        """Read one object. Raises NotFoundError."""
+        extra = {"VersionId": version_id} if version_id else {}
+        try:
+            answer = self._s3.get_object(Bucket=self.bucket, Key=key, **extra)
+            return Stored(answer["Body"].read(), answer["ETag"])
+        except (ClientError, BotoCoreError) as error:
+            raise self._translated(error, key) from error
+
+    def put(self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False) -> str:
+        """Write one object and return its etag.
+
+        Args:
+            if_match: write only over the object with this etag.
+            if_absent: write only if there is no such object.
+
+        Raises:
+            ConflictError: the condition did not hold.
+        """
+        condition = {"IfMatch": if_match} if if_match else {"IfNoneMatch": "*"} if if_absent else {}
+        try:
+            return str(self._s3.put_object(Bucket=self.bucket, Key=key, Body=body, **condition)["ETag"])
+        except (ClientError, BotoCoreError) as error:
+            raise self._translated(error, key) from error
+
+    def copy(self, source: str, target: str, source_version: str | None = None) -> Copied:
+        """Copy inside the bucket; the server computes the hash on the way. Raises NotFoundError."""
+        origin = {"Bucket": self.bucket, "Key": source} | ({"VersionId": source_version} if source_version else {})
+        try:
+            answer = self._s3.copy_object(
+                Bucket=self.bucket, Key=target, CopySource=origin, ChecksumAlgorithm="SHA256"
+            )
+        except (ClientError, BotoCoreError) as error:
+            raise self._translated(error, source) from error
+        checksum = answer["CopyObjectResult"].get("ChecksumSHA256")
+        if not checksum:  # an error inside a 200 answer, or a server that does not hash
+            raise StreamOpsError(f"The object store copied {source} without a checksum; use a server that returns one.")
+        return Copied(target, base64.b64decode(checksum).hex(), answer.get("VersionId"))
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """Every object below ``prefix``, in key order."""
+        try:
+            for page in self._s3.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=prefix):
+                for entry in page.get("Contents", ()):
+                    yield ObjectInfo(entry["Key"], entry["Size"], entry["ETag"], entry["LastModified"])
+        except (ClientError, BotoCoreError) as error:
+            raise self._translated(error, prefix) from error
+
+    def prefixes(self, prefix: str) -> list[str]:
+        """The names directly below ``prefix``, each with its closing slash."""
+        try:
+            pages = self._s3.get_paginator("list_objects_v2").paginate(
+                Bucket=self.bucket, Prefix=prefix, Delimiter="/"
+            )
+            return [entry["Prefix"] for page in pages for entry in page.get("CommonPrefixes", ())]
+        except (ClientError, BotoCoreError) as error:
+            raise self._translated(error, prefix) from error
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """Remove objects; one that is not there is not an error."""
+        try:
+            for key in keys:
+                self._s3.delete_object(Bucket=self.bucket, Key=key)
+        except (ClientError, BotoCoreError) as error:
+            raise self._translated(error, "objects") from error
+
+    def _translated(self, error: Exception, key: str) -> StreamOpsError:
+        if isinstance(error, ClientError):
+            status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+            code = error.response.get("Error", {}).get("Code", "")
+            if status == 404 or code in ("NoSuchKey", "NoSuchVersion", "404"):
+                return NotFoundError(f"{key} is not in bucket {self.bucket}.")
+            if status in (409, 412):
+                return ConflictError(f"{key} was changed by somebody else meanwhile; read it again and retry.")
+            if 400 <= status < 500:
+                return StreamOpsError(f"The object store refused {key} with {code or status}; check the credentials.")
+        return UnreachableError(
+            f"The object store at {self.endpoint} did not serve {key} ({type(error).__name__}); "
+            "check that it runs ('make status') and retry."
+        )

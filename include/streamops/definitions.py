@@ -1,0 +1,242 @@
+"""Job definitions: what a user writes in ``<version>.yaml``, checked field by field.
+
+A definition says how a job is wired; the functions beside it say what it computes. Every model refuses
+unknown fields, so that a typing error is an error and not a setting that silently does nothing.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from streamops.errors import DefinitionError, NameRefusedError
+from streamops.names import checked
+
+MAX_DEFINITION_BYTES = 256 * 1024
+
+# Spark settings that a definition may carry: tuning only. Nothing here can load code, name a file, or open a port.
+ALLOWED_SPARK_CONF = re.compile(
+    r"spark\.sql\.(shuffle\.partitions|adaptive\.enabled|session\.timeZone)"
+    r"|spark\.sql\.streaming\.(minBatchesToRetain|noDataMicroBatches\.enabled)"
+    r"|spark\.sql\.streaming\.stateStore\.rocksdb\.[A-Za-z]+"
+    r"|spark\.(locality\.wait|task\.maxFailures|memory\.fraction|memory\.storageFraction)"
+    r"|spark\.executor\.(cores|memoryOverhead)"
+)
+
+
+def _name(kind: str) -> AfterValidator:
+    def check(value: str) -> str:
+        try:
+            return checked(kind, value)
+        except NameRefusedError as error:
+            raise ValueError(str(error)) from None
+
+    return AfterValidator(check)
+
+
+JobName = Annotated[str, _name("job")]
+VersionName = Annotated[str, _name("version")]
+StageName = Annotated[str, _name("stage")]
+SourceName = Annotated[str, _name("source")]
+Memory = Annotated[str, Field(pattern=r"^[1-9][0-9]{0,4}[mg]$", description="megabytes or gigabytes, like 800m or 1g")]
+Duration = Annotated[str, Field(pattern=r"^[0-9]+ (millisecond|second|minute|hour|day)s?$")]
+Param = str | int | float | bool
+
+_MILLISECONDS = {"millisecond": 1, "second": 1000, "minute": 60_000, "hour": 3_600_000, "day": 86_400_000}
+
+
+def milliseconds(duration: str) -> int:
+    """Length of a duration such as ``10 seconds``, in milliseconds."""
+    amount, unit = duration.split()
+    return int(amount) * _MILLISECONDS[unit.removesuffix("s")]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Kafka(_Model):
+    """Where a source reads: one topic of the installation's broker."""
+
+    topic: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,249}$")]
+
+
+class Source(_Model):
+    """One named input. ``schema`` is a Spark DDL string for the JSON value of each record."""
+
+    kafka: Kafka
+    fields: Annotated[str, Field(alias="schema", min_length=1)]
+    event_time: SourceName | None = None
+    # How a numeric event time counts from the epoch; a column declared as timestamp needs no unit.
+    event_time_unit: Literal["milliseconds", "seconds"] = "milliseconds"
+    max_ahead: Duration = "10 seconds"
+    start: Literal["earliest", "latest"] = "earliest"
+
+
+class InfluxSink(_Model):
+    """Points identified by measurement, tags and time, so that a replayed batch overwrites itself."""
+
+    measurement: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,62}$")]
+    tags: tuple[str, ...] = ()
+    field: str = "value"
+    time: str = "time"
+    secret: str = "influx"
+
+
+class LogSink(_Model):
+    """One line per row in the job's log; after a crash a batch may be logged again."""
+
+    format: str = "{row}"
+
+
+class Sink(_Model):
+    """Exactly one kind of sink."""
+
+    influxdb: InfluxSink | None = None
+    log: LogSink | None = None
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Sink:
+        if (self.influxdb is None) == (self.log is None):
+            raise ValueError("a sink is exactly one of: influxdb, log")
+        return self
+
+
+class Recount(_Model):
+    """How a recount computes a stage's results from the ledger, in words of its own.
+
+    It shares no code with the stage's function; ``window`` and ``slide`` are durations, points stand at
+    the window's end.
+    """
+
+    source: SourceName
+    aggregate: Literal["average", "sum", "count"]
+    column: str | None = None
+    by: tuple[str, ...] = ()
+    window: Duration
+    slide: Duration | None = None
+
+
+class Stage(_Model):
+    """A part of the job that owns state; its name is the identity of the state."""
+
+    output: Literal["append", "update"] = "append"
+    sinks: Annotated[tuple[Sink, ...], Field(min_length=1)]
+    recount: Recount | None = None
+
+
+class Resources(_Model):
+    """What one deployment may use. ``cores`` is the most that its executors take together."""
+
+    cores: Annotated[int, Field(ge=1, le=1024)] = 2
+    executor_memory: Memory = "800m"
+    driver_memory: Memory = "800m"
+    state_partitions: Annotated[int, Field(ge=1, le=1024)] = 2
+
+
+class Definition(_Model):
+    """One version of a job."""
+
+    job: JobName
+    version: VersionName
+    code: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*\.py$")]
+    description: str = ""
+    guarantee: Literal["exactly-once", "at-least-once"] = "exactly-once"
+    trigger: Duration | None = None  # time between batches; none means one batch after the other
+    params: dict[str, Param] = {}
+    sources: Annotated[dict[SourceName, Source], Field(min_length=1)]
+    stages: Annotated[dict[StageName, Stage], Field(min_length=1)]
+    resources: Resources = Resources()
+    spark: dict[str, Param] = {}
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Definition:
+        for key in self.spark:
+            if not ALLOWED_SPARK_CONF.fullmatch(key):
+                raise ValueError(f"spark: {key} is not on the allow-list; allowed is {ALLOWED_SPARK_CONF.pattern}")
+        if self.guarantee == "exactly-once":
+            for name, stage in self.stages.items():
+                if all(sink.log for sink in stage.sinks):
+                    raise ValueError(
+                        f"stages.{name}: a log sink repeats lines after a crash, so it cannot give exactly-once; "
+                        "add a sink with keys, or set guarantee: at-least-once"
+                    )
+        for name, stage in self.stages.items():
+            if stage.recount and stage.recount.source not in self.sources:
+                raise ValueError(f"stages.{name}.recount.source: there is no source {stage.recount.source!r}")
+        return self
+
+    def canonical(self) -> str:
+        """The definition as JSON; parsing it again gives an equal definition."""
+        return self.model_dump_json(by_alias=True, exclude_none=True)
+
+
+def parse(text: str, name: str = "definition") -> Definition:
+    """Read a definition from YAML (or JSON) text.
+
+    Raises:
+        DefinitionError: with the line for broken YAML, or with each wrong field and what is allowed there.
+    """
+    if len(text.encode()) > MAX_DEFINITION_BYTES:
+        raise DefinitionError(f"{name} is larger than {MAX_DEFINITION_BYTES} bytes; a definition is a short file.")
+    if re.search(r"(?m)(^|[\s\[{,:-])[&*][A-Za-z0-9_]+", text):
+        raise DefinitionError(f"{name} uses YAML anchors or aliases; write the values out.")
+    try:
+        data = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "unknown line"
+        raise DefinitionError(f"{name} is not YAML ({where}): {getattr(error, 'problem', error)}.") from None
+    except RecursionError:
+        raise DefinitionError(f"{name} is nested too deeply; a definition has four levels.") from None
+    if not isinstance(data, dict):
+        raise DefinitionError(f"{name} must be a mapping with at least job, version, code, sources and stages.")
+    try:
+        return Definition.model_validate(data)
+    except ValidationError as error:
+        raise DefinitionError(f"{name}: " + "; ".join(_explain(item) for item in error.errors()) + ".") from None
+
+
+def load(path: Path) -> Definition:
+    """Read a definition file. Raises DefinitionError."""
+    try:
+        return parse(path.read_text(encoding="utf-8"), path.name)
+    except (OSError, UnicodeDecodeError) as error:
+        raise DefinitionError(f"{path} cannot be read as text: {error}.") from None
+
+
+def _explain(item: Any) -> str:
+    place = tuple(part for part in item["loc"])
+    where = ".".join(str(part) for part in place) or "definition"
+    if item["type"] == "extra_forbidden":
+        return f"{where} is not a field; allowed here: {', '.join(_allowed(place[:-1]))}"
+    if item["type"] == "missing":
+        return f"{where} is missing"
+    return f"{where}: {item['msg'].removeprefix('Value error, ')} (got {str(item.get('input'))[:60]!r})"
+
+
+def _allowed(place: tuple[Any, ...]) -> list[str]:
+    """Field names at a place in the definition, followed through the models' annotations."""
+    model: Any = Definition
+    for part in place:
+        if inspect.isclass(model) and issubclass(model, BaseModel):
+            names = {(field.alias or name): field.annotation for name, field in model.model_fields.items()}
+            model = _model_in(names.get(part))
+    if not (inspect.isclass(model) and issubclass(model, BaseModel)):
+        return []
+    return sorted(field.alias or name for name, field in model.model_fields.items())
+
+
+def _model_in(annotation: Any) -> Any:
+    """The model that an annotation holds, directly, in a container, or in a union; else None."""
+    if inspect.isclass(annotation) and issubclass(annotation, BaseModel):
+        return annotation
+    for part in reversed(getattr(annotation, "__args__", ())):
+        if (model := _model_in(part)) is not None:
+            return model
+    return None

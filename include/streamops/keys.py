@@ -1,0 +1,118 @@
+"""Where everything lies in the bucket. No other module spells a key."""
+
+from streamops.names import checked
+
+
+def artifact(job: str, version: str) -> str:
+    """The archive of a published version."""
+    return f"artifacts/{checked('job', job)}/{checked('version', version)}/artifact.zip"
+
+
+def artifact_manifest(job: str, version: str) -> str:
+    """Written last at publish; a version exists when this object exists."""
+    return f"artifacts/{checked('job', job)}/{checked('version', version)}/manifest.json"
+
+
+def runtime(sha256: str) -> str:
+    """The runner and its Python dependencies, shared by all versions published with the same bytes."""
+    return f"runtimes/{sha256}.zip"
+
+
+def versions(job: str) -> str:
+    """Prefix of all published versions of a job."""
+    return f"artifacts/{checked('job', job)}/"
+
+
+def jobs() -> str:
+    """Prefix of all job records."""
+    return "jobs/"
+
+
+def record(job: str) -> str:
+    """The job record."""
+    return f"jobs/{checked('job', job)}/record.json"
+
+
+def lease(job: str) -> str:
+    """The right to write."""
+    return f"jobs/{checked('job', job)}/lease.json"
+
+
+def lock(job: str) -> str:
+    """The operation lock."""
+    return f"jobs/{checked('job', job)}/lock.json"
+
+
+def operations(job: str) -> str:
+    """Prefix of a job's operation objects."""
+    return f"jobs/{checked('job', job)}/operations/"
+
+
+def operation(job: str, operation_id: str) -> str:
+    """One operation object."""
+    return f"{operations(job)}{checked('snapshot', operation_id)}.json"
+
+
+def receipts(job: str) -> str:
+    """Prefix of a job's receipts."""
+    return f"jobs/{checked('job', job)}/receipts/"
+
+
+def receipt(job: str, operation_id: str) -> str:
+    """One receipt."""
+    return f"{receipts(job)}{checked('snapshot', operation_id)}.json"
+
+
+def deployments(job: str) -> str:
+    """Prefix of a job's deployment records."""
+    return f"jobs/{checked('job', job)}/deployments/"
+
+
+def deployment(job: str, number: int) -> str:
+    """One deployment record."""
+    return f"{deployments(job)}{number:06d}.json"
+
+
+def control(job: str, launch: str) -> str:
+    """The control object that the driver of this launch watches."""
+    return f"jobs/{checked('job', job)}/launches/{checked('snapshot', launch)}/control.json"
+
+
+def status(job: str, launch: str) -> str:
+    """What the driver of this launch publishes about itself."""
+    return f"jobs/{checked('job', job)}/launches/{checked('snapshot', launch)}/status.json"
+
+
+def checkpoints(job: str, deployment: int) -> str:
+    """Prefix of all epochs of a deployment."""
+    return f"checkpoints/{checked('job', job)}/{deployment:06d}/"
+
+
+def epoch(job: str, deployment: int, epoch: int) -> str:
+    """Prefix of the checkpoints that one lease holder writes."""
+    return f"{checkpoints(job, deployment)}e{epoch:06d}/"
+
+
+def epoch_ready(job: str, deployment: int, epoch_number: int) -> str:
+    """Written once the epoch's checkpoints are completely in place; an epoch without it never counts."""
+    return f"{epoch(job, deployment, epoch_number)}ready.json"
+
+
+def stage(job: str, deployment: int, epoch_number: int, stage: str) -> str:
+    """A stage's checkpoint: the directory that Spark owns."""
+    return f"{epoch(job, deployment, epoch_number)}{checked('stage', stage)}/"
+
+
+def snapshots(job: str) -> str:
+    """Prefix of the manifests of a job's snapshots."""
+    return f"snapshots/{checked('job', job)}/manifests/"
+
+
+def manifest(job: str, snapshot: str) -> str:
+    """The manifest; a snapshot exists when this object exists."""
+    return f"{snapshots(job)}{checked('snapshot', snapshot)}.json"
+
+
+def snapshot_data(job: str, attempt: str, stage: str) -> str:
+    """Prefix of one stage's objects, unique to the attempt that copied them."""
+    return f"snapshots/{checked('job', job)}/data/{checked('snapshot', attempt)}/{checked('stage', stage)}/"

@@ -1,0 +1,31 @@
+"""The one strict rule for names, applied before any request is made (faults.md, 25)."""
+
+import re
+
+from streamops.errors import NameRefusedError
+
+JOB = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+SNAPSHOT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+STAGE = re.compile(r"[a-z_][a-z0-9_]{0,62}")  # a stage is a Python function, so its name is an identifier
+
+_RULES = {"job": JOB, "snapshot": SNAPSHOT, "version": VERSION, "stage": STAGE, "source": STAGE}
+
+
+def checked(kind: str, name: object) -> str:
+    """Return ``name`` unchanged when it is a valid name of its kind.
+
+    Args:
+        kind: ``job``, ``snapshot``, ``version``, ``stage`` or ``source``.
+        name: the candidate; anything that is not text is refused as well.
+
+    Raises:
+        NameRefusedError: the name does not match the rule of its kind.
+    """
+    rule = _RULES[kind]
+    if not isinstance(name, str) or not rule.fullmatch(name) or ".." in name:
+        shown = repr(name)[:80]
+        raise NameRefusedError(
+            f"{shown} is not a {kind} name; use a name that matches {rule.pattern} and has no '..' in it."
+        )
+    return name

@@ -1,0 +1,194 @@
+"""What the object store remembers of a job: record, deployments, lease, control and status.
+
+Each is one small JSON object. Those that several writers may touch are written conditionally; ``Versioned``
+carries the etag from a read to the next write.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Generic, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict
+
+from streamops.adapters.object_store import ObjectStore
+from streamops.definitions import Param
+from streamops.errors import ConflictError, NotFoundError
+
+Offsets = dict[str, dict[str, int]]  # source -> partition -> next offset to read
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")  # an older release may read a newer object
+
+
+class State(StrEnum):
+    """States of a job as shown everywhere."""
+
+    STARTING = "starting"
+    STANDBY = "standby"
+    RUNNING = "running"
+    RECOVERING = "recovering"
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+    STOPPED_WITH_SNAPSHOT = "stopped-with-snapshot"
+    FAILED = "failed"
+    UNKNOWN = "unknown"
+
+
+FINAL = frozenset({State.STOPPED, State.STOPPED_WITH_SNAPSHOT, State.FAILED})
+
+
+class JobRecord(_Model):
+    """What should be: written only by operations, conditionally."""
+
+    job: str
+    desired: Literal["running", "stopped", "stopped-with-snapshot"] = "stopped"
+    version: str | None = None
+    deployment: int = 0  # the current one; 0 means never deployed
+    last_deployment: int = 0  # highest number ever given out
+    launch: str | None = None  # the only launch that may take the lease
+    standby: str | None = None  # a launch that may warm up, but not take the lease
+    paused: bool = False  # reconciliation leaves it alone
+    snapshot: str | None = None  # the snapshot it was stopped with, if any
+    changed_by: str = ""  # operation id
+
+
+class StageStart(_Model):
+    """From where a stage's state counts: the recount begins exactly here."""
+
+    since_deployment: int
+    offsets: Offsets = {}  # empty means: from the source's own start
+
+
+class Deployment(_Model):
+    """One lineage of a version with its own checkpoint location. Never changed after it is written."""
+
+    job: str
+    number: int
+    version: str
+    artifact_sha256: str
+    runtime_sha256: str
+    created: datetime
+    created_by: str  # operation id
+    from_snapshot: str | None = None  # "job/name"
+    from_deployment: int | None = None
+    params: dict[str, Param] = {}  # set at deploy, over those of the definition
+    topics: dict[str, str] = {}  # source -> topic, set at deploy
+    stages: dict[str, StageStart] = {}
+
+
+class Lease(_Model):
+    """The right to write. ``holder`` is None while it is granted to a launch that has not taken it yet."""
+
+    job: str
+    epoch: int
+    launch: str
+    deployment: int
+    holder: str | None = None  # unique per driver process
+    taken: datetime | None = None
+    renewed: datetime | None = None
+    fruitless: int = 0  # holders in a row of this launch that committed nothing
+
+
+class Control(_Model):
+    """An operation's word to one launch."""
+
+    command: Literal["standby", "run", "stop"]
+    operation: str = ""
+    sequence: int = 0
+
+
+class StageStatus(_Model):
+    """What one stage has done. Rates in rows per second, durations in milliseconds, sizes in bytes."""
+
+    batch_id: int = -1  # last committed
+    commits: int = 0  # by this driver process
+    quiet: bool = False  # completed a trigger and found no data
+    offsets: Offsets = {}  # committed: next to read
+    latest: Offsets = {}  # end of the topic at the last trigger
+    started_from: Offsets = {}
+    lag: int = 0
+    input_rate: float = 0.0
+    processed_rate: float = 0.0
+    batch_ms: int = 0
+    watermark_ms: int | None = None
+    late_rows: int = 0  # of this driver process
+    malformed_rows: int = 0
+    ahead_rows: int = 0
+    output_rows: int = 0
+    state_rows: int = 0
+    state_bytes: int = 0
+    state_partitions_on: dict[str, int] = {}  # executor host:port -> stateful tasks of the last batch, if known
+    last_commit: datetime | None = None
+    durations_ms: dict[str, int] = {}
+
+
+class DriverStatus(_Model):
+    """Published by one driver process; never the basis of correctness."""
+
+    job: str
+    deployment: int
+    launch: str
+    holder: str
+    epoch: int | None = None
+    state: State
+    reason: str = ""
+    version: str = ""
+    host: str = ""
+    pid: int = 0
+    app_id: str = ""
+    ui: str = ""
+    started: datetime
+    updated: datetime
+    phases_ms: dict[str, int] = {}  # how long context, artifact, standby, restore, first commit took
+    stages: dict[str, StageStatus] = {}
+
+
+M = TypeVar("M", bound=_Model)
+
+
+@dataclass(frozen=True)
+class Versioned(Generic[M]):
+    """A stored model with the tag that its next conditional write names."""
+
+    value: M
+    etag: str
+
+
+def now() -> datetime:
+    """The present, in UTC. For display and for expiry outside Airflow only; order comes from epochs."""
+    return datetime.now(UTC)
+
+
+def read(store: ObjectStore, key: str, model: type[M]) -> Versioned[M] | None:
+    """The stored model, or None if there is none."""
+    try:
+        stored = store.get(key)
+    except NotFoundError:
+        return None
+    return Versioned(model.model_validate_json(stored.body), stored.etag)
+
+
+def write(store: ObjectStore, key: str, value: BaseModel, *, over: str | None = None, new: bool = False) -> str:
+    """Write a model; ``over`` is the etag it replaces, ``new`` demands that nothing is there yet.
+
+    A conditional write whose answer was lost is retried by the client and then meets its own bytes:
+    equal stored bytes are therefore a success, not a conflict.
+
+    Returns:
+        The etag of what is now stored.
+
+    Raises:
+        ConflictError: somebody else wrote first.
+    """
+    body = value.model_dump_json(indent=1).encode()
+    try:
+        return store.put(key, body, if_match=over, if_absent=new)
+    except ConflictError:
+        stored = store.get(key)
+        if stored.body == body:
+            return stored.etag
+        raise

@@ -1,0 +1,50 @@
+"""Endpoints and credentials of one installation, read from its private file."""
+
+import os
+from pathlib import Path
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, SecretStr
+
+from streamops.errors import NotFoundError
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+ENV_FILE = "STREAMOPS_ENV_FILE"
+
+
+class Settings(BaseModel):
+    """One installation; field names are the keys that ``streamops stack env`` prints, in lower case."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    kafka_bootstrap_servers: str
+    s3_endpoint: str
+    s3_access_key: str
+    s3_secret_key: SecretStr
+    s3_bucket: str
+    influx_url: str
+    influx_org: str
+    influx_token: SecretStr
+    influx_bucket: str
+    spark_master: str = ""
+    spark_ui: str = ""
+    airflow_url: str = ""
+    airflow_user: str = ""
+    airflow_password: SecretStr = SecretStr("")
+    # What a submitter needs on its own host, and the path that every node has:
+    spark_home: str = ""
+    spark_conf_dir: str = ""  # the submitter's own, without any secret
+    node_dir: str = ""  # the same path on every node: bootstrap.py, spark-defaults.conf, node.env, credentials
+
+    @classmethod
+    def load(cls, path: Path | None = None) -> Self:
+        """Read KEY=VALUE lines from ``path``, the file named by STREAMOPS_ENV_FILE, or this checkout's stack.
+
+        Raises:
+            NotFoundError: there is no such file, so no stack was ever started here.
+        """
+        path = path or Path(os.environ.get(ENV_FILE) or REPOSITORY / ".streamops" / "stack.env")
+        if not path.is_file():
+            raise NotFoundError(f"No stack is set up: {path} does not exist. Run 'make up' first.")
+        pairs = (line.split("=", 1) for line in path.read_text().splitlines() if "=" in line and line[0] != "#")
+        return cls.model_validate({key.strip().lower(): value.strip() for key, value in pairs})
