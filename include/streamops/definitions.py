@@ -120,6 +120,7 @@ class Recount(_Model):
     by: tuple[str, ...] = ()
     window: Duration
     slide: Duration | None = None
+    delay: Duration = "0 seconds"  # the stage's watermark delay: events that are less late count for certain
 
 
 class Stage(_Model):

@@ -1,0 +1,302 @@
+"""The recount's computation and comparison, on events and points in memory."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import defaultdict
+
+import pytest
+
+from streamops.adapters.kafka_wire import Block
+from streamops.definitions import InfluxSink, Recount, Source, milliseconds
+from streamops.errors import DefinitionError, RefusedError
+from streamops.recount import StagePlan, recount_source, stage_plan
+from streamops.recount_report import Comparison, Measured, verdict
+
+T0 = 1_800_000_000_000  # a whole minute
+SOURCE = Source.model_validate(
+    {
+        "kafka": {"topic": "trades"},
+        "schema": "symbol string, price bigint, quantity bigint, time bigint",
+        "event_time": "time",
+    }
+)
+AVG_1S = Recount(source="trades", aggregate="average", column="price", by=("symbol",), window="1 second")
+AVG_5S = Recount(
+    source="trades", aggregate="average", column="price", by=("symbol",), window="5 seconds", slide="1 second"
+)
+VOL_1S = Recount(source="trades", aggregate="sum", column="quantity", window="1 second")
+
+
+def trade(at: int, price: int = 100, symbol: str = "A", quantity: int = 1) -> bytes:
+    return json.dumps({"symbol": symbol, "price": price, "quantity": quantity, "time": T0 + at}).encode()
+
+
+def block(values: list[bytes | None], first: int = 0, timestamps: list[int] | None = None, partition: int = 0) -> Block:
+    stamps = timestamps or [T0 + 10**9] * len(values)
+    return Block(partition, list(range(first, first + len(values))), stamps, values, first + len(values))
+
+
+def recounted(
+    spec: Recount,
+    blocks: list[Block],
+    points: dict[tuple[int, tuple[str, ...]], float] | list[tuple[int, tuple[str, ...], float]],
+    *,
+    bound: int = 10**9,
+    start: int = 0,
+    end: int = 10**9,
+    from_the_beginning: bool = True,
+    whole_only: bool = False,
+    chunk_ms: int = 60_000,
+    source: Source = SOURCE,
+) -> tuple[Measured, object]:
+    """Recount one stage; point times and the bound count from T0."""
+    rows = points if isinstance(points, list) else [(at, tags, value) for (at, tags), value in points.items()]
+
+    def read(start_ms: int, end_ms: int):
+        return iter([(T0 + at, tags, value) for at, tags, value in rows if start_ms <= T0 + at < end_ms])
+
+    plan = StagePlan(
+        "stage",
+        spec,
+        InfluxSink(measurement="m", tags=spec.by),
+        {"0": start, "1": start},
+        {"0": end, "1": end},
+        T0 + bound,
+        whole_only,
+        from_the_beginning,
+    )
+    reader, _, (measured,) = recount_source(
+        source, [plan], blocks, lambda _: Comparison("stage", "m", read, chunk_ms=chunk_ms)
+    )
+    return measured, reader
+
+
+def by_hand(spec: Recount, events: list[tuple[int, str, int, int]], bound: int) -> dict:
+    """Every window by the book: all events against all windows, without panes."""
+    width = milliseconds(spec.window)
+    slide = milliseconds(spec.slide or spec.window)
+    sums: dict = defaultdict(list)
+    for at, symbol, price, quantity in events:
+        start = at - at % slide
+        while start > at - width:
+            value = price if spec.column == "price" else quantity
+            sums[start + width, (symbol,) if spec.by else ()].append(value)
+            start -= slide
+    return {
+        key: {"average": sum(found) / len(found), "sum": sum(found), "count": len(found)}[spec.aggregate]
+        for key, found in sums.items()
+        if key[0] <= bound
+    }
+
+
+def test_tumbling_average_is_compared_window_by_window() -> None:
+    events = block([trade(0, 100), trade(999, 101), trade(1000, 7), trade(2500, 9)])
+    result, _ = recounted(AVG_1S, [events], {(1000, ("A",)): 100.5, (2000, ("A",)): 7.0}, bound=2000)
+    assert (result.expected, result.off) == (2, 0)
+    assert result.first_window is not None and result.first_window.timestamp() * 1000 == T0 + 1000
+    assert result.last_window is not None and result.last_window.timestamp() * 1000 == T0 + 2000
+
+
+@pytest.mark.parametrize("window,slide", [("1 second", None), ("5 seconds", "1 second"), ("5 seconds", "2 seconds"),
+                                          ("3 seconds", "3 seconds"), ("1 second", "4 seconds")])  # fmt: skip
+@pytest.mark.parametrize("aggregate", ["average", "sum", "count"])
+@pytest.mark.parametrize("by", [("symbol",), ()])
+def test_every_shape_of_window_agrees_with_the_book(window, slide, aggregate, by) -> None:
+    spec = Recount(source="trades", aggregate=aggregate, column="price", by=by, window=window, slide=slide)
+    chance = random.Random(f"{window}{slide}{aggregate}")
+    times = [*sorted(chance.randrange(0, 40_000) for _ in range(500)), 400_000, 401_500]  # with a hole in time
+    events = [(at, chance.choice("ABC"), chance.randrange(10**6), chance.randrange(100)) for at in times]
+    points = by_hand(spec, events, bound=401_000)
+    values = [trade(at, price, symbol, quantity) for at, symbol, price, quantity in events]
+    blocks = [block(values[first : first + 50], first) for first in range(0, len(values), 50)]
+    result, _ = recounted(spec, blocks, points, bound=401_000, chunk_ms=10_000)
+    assert (result.expected, result.missing, result.wrong, result.unexpected) == (len(points), 0, 0, 0)
+    assert result.expected > 10
+
+
+def test_each_kind_of_damage_is_noticed_once() -> None:
+    values = [trade(at * 100, price=at, quantity=at) for at in range(100)]
+    points = by_hand(AVG_1S, [(at * 100, "A", at, at) for at in range(100)], bound=9000)
+    right, _ = recounted(AVG_1S, [block(values)], points, bound=9000)
+    assert right.off == 0 and verdict((right,))[0]
+
+    deleted = {key: value for key, value in points.items() if key[0] != 3000}
+    result, _ = recounted(AVG_1S, [block(values)], deleted, bound=9000)
+    assert (result.missing, result.wrong, result.unexpected) == (1, 0, 0)
+    assert "is missing and should be 24.5" in result.examples[0]
+
+    result, _ = recounted(AVG_1S, [block(values)], points | {(3000, ("A",)): 24.6}, bound=9000)
+    assert (result.missing, result.wrong, result.unexpected) == (0, 1, 0)
+
+    for extra in [(3000, ("B",)), (3500, ("A",)), (-5000, ("A",))]:
+        result, _ = recounted(AVG_1S, [block(values)], points | {extra: 1.0}, bound=9000)
+        assert (result.missing, result.wrong, result.unexpected) == (0, 0, 1), extra
+    assert not verdict((result,))[0]
+
+    doubled = [(at, tags, value) for (at, tags), value in points.items()] + [(3000, ("A",), 24.5)]
+    result, _ = recounted(AVG_1S, [block(values)], doubled, bound=9000)
+    assert result.unexpected == 1
+
+
+def test_a_point_of_a_window_that_is_still_open_is_not_judged() -> None:
+    events = block([trade(0), trade(1200), trade(2400)])
+    result, _ = recounted(AVG_1S, [events], {(1000, ("A",)): 100.0, (2000, ("A",)): 1.0}, bound=1999)
+    assert (result.expected, result.off) == (1, 0)
+
+
+def test_events_after_the_committed_offset_do_not_count() -> None:
+    events = block([trade(0, 100), trade(1, 200), trade(2, 900), trade(2000)])
+    result, _ = recounted(AVG_1S, [events], {(1000, ("A",)): 150.0}, end=2, bound=1000)
+    assert (result.expected, result.off) == (1, 0)
+
+
+def test_windows_that_began_before_the_stage_count_only_its_own_events_and_are_partial() -> None:
+    events = block([trade(at, at) for at in range(0, 8000, 250)], first=0)
+    points = by_hand(AVG_5S, [(at, "A", at, 1) for at in range(2000, 8000, 250)], bound=7000)
+    result, _ = recounted(AVG_5S, [events], points, start=8, bound=7000, from_the_beginning=False)
+    assert (result.expected, result.off) == (5, 0)  # windows that end at 3, 4, 5, 6, 7 s
+    assert result.partial == 5
+    whole, _ = recounted(AVG_5S, [events], {}, bound=7000)
+    assert (whole.expected, whole.partial) == (7, 0)
+
+
+def test_a_recount_since_an_offset_leaves_out_windows_that_began_before_it() -> None:
+    events = block([trade(at, at) for at in range(0, 20_000, 250)])
+    points = by_hand(AVG_5S, [(at, "A", at, 1) for at in range(0, 20_000, 250)], bound=18_000)
+    result, _ = recounted(AVG_5S, [events], points, start=10, bound=18_000, from_the_beginning=False, whole_only=True)
+    assert (result.off, result.partial) == (0, 0)
+    assert result.first_window is not None and result.first_window.timestamp() * 1000 == T0 + 8000
+    assert result.expected == 11
+    lost = {key: value for key, value in points.items() if key[0] != 8000}
+    result, _ = recounted(AVG_5S, [events], lost, start=10, bound=18_000, from_the_beginning=False, whole_only=True)
+    assert result.missing == 1
+
+
+@pytest.mark.parametrize("written,off", [(None, 1), (100.0, 0), (150.0, 0), (200.0, 0), (250.0, 1), (300.0, 1)])
+def test_late_events_explain_only_what_a_job_can_have_done_with_them(written: float | None, off: int) -> None:
+    # 100 in time; then the clock passes the window's end; then 200 and 300 late: 100, (100+200)/2, (100+200+300)/3.
+    events = block([trade(0, 100), trade(1500, 5), trade(900, 200), trade(950, 300), trade(3000)])
+    points = {(2000, ("A",)): 5.0} | ({(1000, ("A",)): written} if written is not None else {})
+    result, _ = recounted(AVG_1S, [events], points, bound=2000)
+    assert (result.off, result.late) == (off, 2)
+
+
+def test_an_event_within_the_watermark_delay_counts_for_certain() -> None:
+    spec = AVG_1S.model_copy(update={"delay": "2 seconds"})
+    events = block([trade(0, 100), trade(1500, 5), trade(900, 200), trade(9000)])
+    good, _ = recounted(spec, [events], {(1000, ("A",)): 150.0, (2000, ("A",)): 5.0}, bound=2000)
+    assert (good.off, good.late) == (0, 0)
+    dropped, _ = recounted(spec, [events], {(1000, ("A",)): 100.0, (2000, ("A",)): 5.0}, bound=2000)
+    assert dropped.wrong == 1
+
+
+def test_a_window_of_late_events_alone_may_or_may_not_exist() -> None:
+    events = block([trade(5000, 5), trade(900, 200), trade(9000)])
+    for points in ({(6000, ("A",)): 5.0}, {(6000, ("A",)): 5.0, (1000, ("A",)): 200.0}):
+        result, _ = recounted(AVG_1S, [events], points, bound=6000)
+        assert (result.off, result.expected) == (0, 1)
+    result, _ = recounted(AVG_1S, [events], {(6000, ("A",)): 5.0, (1000, ("A",)): 201.0}, bound=6000)
+    assert result.wrong == 1
+
+
+def test_events_later_than_the_horizon_are_reported() -> None:
+    first = block([trade(0, 100), trade(100_000, 5)])
+    second = block([trade(500, 7)] + [trade(100_001)] * 20_000, first=2)
+    filler = block([trade(100_000, 5)] * 20_000, first=10**6)
+    result, _ = recounted(AVG_1S, [first, filler, second], {(1000, ("A",)): 100.0}, bound=50_000)
+    assert (result.beyond, result.off) == (1, 0)
+    assert "60000 ms late" in result.notes[0]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, b"", b"not json", b"[]", b"7", b'{"symbol":"A"}', b"\xff\xfe", trade(0)[:-5],
+     b'{"symbol":"A","price":"12","quantity":1,"time":1800000000000}',
+     b'{"symbol":null,"price":12,"quantity":1,"time":1800000000000}',
+     b'{"symbol":"A","price":1.5,"quantity":1,"time":1800000000000}',
+     b'{"symbol":"A","price":true,"quantity":1,"time":1800000000000}',
+     b'{"symbol":"A","price":9223372036854775808,"quantity":1,"time":1800000000000}'],
+)  # fmt: skip
+def test_malformed_records_are_counted_and_left_out(value: bytes | None) -> None:
+    events = block([trade(0, 100), value, trade(2000)])
+    result, reader = recounted(AVG_1S, [events], {(1000, ("A",)): 100.0}, bound=1000)
+    assert (result.off, result.expected) == (0, 1)
+    assert (reader.malformed, reader.ahead) == (1, 0)
+
+
+def test_what_spark_reads_leniently_is_read() -> None:
+    values = [
+        b' {"symbol":"A","price":100,"quantity":1,"time":1800000000000,"more":{"x":[1]}}',
+        b'{"symbol":"B","symbol":"A","price":102,"quantity":1,"time":1800000000001} and more',
+        b'{"symbol":5,"price":1,"quantity":1,"time":1800000000001}',
+    ]
+    result, reader = recounted(
+        AVG_1S, [block([*values, trade(2000)])], {(1000, ("A",)): 101.0, (1000, ("5",)): 1.0}, bound=1000
+    )
+    assert (result.off, result.expected, reader.malformed) == (0, 2, 0)
+
+
+@pytest.mark.parametrize("ahead,counted", [(10_000, 0), (10_001, 1), (10**12, 1), (9 * 10**18 - T0, 1)])
+def test_events_too_far_ahead_of_their_record_are_left_out_before_the_watermark(ahead: int, counted: int) -> None:
+    values = [trade(0, 100), trade(ahead, 1), trade(20, 200)]
+    result, reader = recounted(AVG_1S, [block(values, timestamps=[T0] * 3)], {(1000, ("A",)): 150.0}, bound=1000)
+    assert reader.ahead == counted
+    if counted:  # had it moved the watermark, the last event would have been late
+        assert (result.off, result.late) == (0, 0)
+
+
+def test_times_may_be_seconds_or_timestamps() -> None:
+    for schema, value in [
+        ("page string, time timestamp", {"page": "p", "time": "2027-01-15T08:00:00.250Z"}),
+        ("page string, time timestamp", {"page": "p", "time": "2027-01-15 10:00:00.250+02:00"}),
+        ("page string, time double", {"page": "p", "time": T0 / 1000 + 0.25}),
+        ("page: string, time: int", {"page": "p", "time": T0 // 1000}),
+    ]:
+        source = Source.model_validate(
+            {"kafka": {"topic": "c"}, "schema": schema, "event_time": "time", "event_time_unit": "seconds"}
+        )
+        spec = Recount(source="c", aggregate="count", by=("page",), window="1 minute")
+        result, reader = recounted(
+            spec, [block([json.dumps(value).encode()])], {(60_000, ("p",)): 1}, bound=60_000, source=source
+        )
+        assert (reader.malformed, result.off, result.expected) == (0, 0, 1), schema
+
+
+def test_a_schema_that_cannot_be_recounted_is_refused() -> None:
+    source = Source.model_validate(
+        {"kafka": {"topic": "c"}, "schema": "a array<int>, time bigint", "event_time": "time"}
+    )
+    with pytest.raises(DefinitionError, match="cannot read the column 'a array<int>'"):
+        recounted(VOL_1S, [], {}, source=source)
+
+
+def test_nothing_compared_is_not_clean() -> None:
+    result, _ = recounted(AVG_1S, [block([trade(0)])], {}, bound=999)
+    clean, reason = verdict((result,))
+    assert not clean and "nothing was compared" in reason
+
+
+def test_partitions_are_taken_together() -> None:
+    blocks = [block([trade(0, 100)]), block([trade(10, 200)], partition=1), block([trade(2000)], first=1)]
+    result, _ = recounted(AVG_1S, blocks, {(1000, ("A",)): 150.0}, bound=1000)
+    assert (result.expected, result.off) == (1, 0)
+
+
+def test_the_start_of_a_stage_comes_from_its_deployment_retention_and_the_request() -> None:
+    sink = InfluxSink(measurement="m")
+
+    def plan(own, kept, since=None, source=SOURCE):
+        return stage_plan("s", VOL_1S, sink, source, own={"0": own} if own is not None else None, kept={"0": kept},
+                          end={"0": 900}, bound_ms=0, since={"0": since} if since is not None else None)  # fmt: skip
+
+    assert (plan(None, 0).start, plan(None, 0).from_the_beginning) == ({"0": 0}, True)
+    assert (plan(500, 0).start, plan(500, 0).from_the_beginning, plan(500, 0).whole_only) == ({"0": 500}, False, False)
+    overtaken = plan(500, 600)
+    assert (overtaken.start, overtaken.whole_only) == ({"0": 600}, True)
+    assert "retention" in overtaken.notes[0]
+    assert (plan(500, 0, 700).start, plan(500, 0, 700).whole_only) == ({"0": 700}, True)
+    assert plan(500, 0, 300).start == {"0": 500} and not plan(500, 0, 300).whole_only
+    with pytest.raises(RefusedError, match="no offset was recorded"):
+        plan(None, 0, source=SOURCE.model_copy(update={"start": "latest"}))
