@@ -13,48 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 
 BLOCK = 8192
-KNOWN = [
-    "AAPL",
-    "MSFT",
-    "AMZN",
-    "GOOG",
-    "META",
-    "NVDA",
-    "TSLA",
-    "NFLX",
-    "INTC",
-    "AMD",
-    "ORCL",
-    "CSCO",
-    "ADBE",
-    "CRM",
-    "QCOM",
-    "IBM",
-    "TXN",
-    "AVGO",
-    "NOW",
-    "UBER",
-    "JPM",
-    "BAC",
-    "WFC",
-    "GS",
-    "MS",
-    "V",
-    "MA",
-    "AXP",
-    "KO",
-    "PEP",
-    "MCD",
-    "SBUX",
-    "NKE",
-    "DIS",
-    "WMT",
-    "COST",
-    "HD",
-    "LOW",
-    "XOM",
-    "CVX",
-]
+KNOWN = (
+    "AAPL", "MSFT", "AMZN", "GOOG", "META", "NVDA", "TSLA", "NFLX", "INTC", "AMD", "ORCL", "CSCO", "ADBE", "CRM",
+    "QCOM", "IBM", "TXN", "AVGO", "NOW", "UBER", "JPM", "BAC", "WFC", "GS", "MS", "V", "MA", "AXP", "KO", "PEP",
+    "MCD", "SBUX", "NKE", "DIS", "WMT", "COST", "HD", "LOW", "XOM", "CVX",
+)  # fmt: skip
 _LOWEST, _SPAN = 1_000, 99_000  # cents
 
 
@@ -72,7 +35,7 @@ def symbols(count: int) -> tuple[str, ...]:
     """The first ``count`` symbols; the well-known ones come first."""
     if count < 1:
         raise ValueError(f"{count} symbols cannot trade; ask for at least 1.")
-    return tuple(KNOWN[:count]) + tuple(f"S{number:05d}" for number in range(len(KNOWN), count))
+    return KNOWN[:count] + tuple(f"S{number:05d}" for number in range(len(KNOWN), count))
 
 
 class Walk:

@@ -111,7 +111,7 @@ class Windows:
             self._late.setdefault(int(panes[index]), []).append((self.late, int(codes[index]), values[index].item()))
 
     def close(self, until_ms: int) -> Iterator[Window]:
-        """The windows not given yet that end at or before ``until_ms`` (and the bound), in order, without empty ones."""
+        """The next windows that end at or before ``until_ms`` (and the bound), in order, without empty ones."""
         last = min(until_ms, self.bound_ms) // self._pane_ms
         while (end := self._next(last)) is not None:
             self._move(end)
@@ -164,9 +164,8 @@ class Windows:
 
     def _next(self, last: int) -> int | None:
         """End of the next window to look at, in panes; holes in time are leapt over."""
-        if self._end is not None and (self._total or self._end <= last):
-            if self._total or self._holds(self._end - self._width, self._end):
-                return self._end if self._end <= last else None
+        if self._end is not None and (self._end > last or self._total or self._holds(self._end)):
+            return self._end if self._end <= last else None
         known = [pane for pane in (*self._panes, *self._late) if self._end is None or pane >= self._end - self._width]
         if not known:
             return None
@@ -175,8 +174,8 @@ class Windows:
         end = max(end, self._end) if self._end is not None else end
         return end if end <= last else None
 
-    def _holds(self, start: int, end: int) -> bool:
-        return any(pane in self._panes or pane in self._late for pane in range(start, end))
+    def _holds(self, end: int) -> bool:
+        return any(pane in self._panes or pane in self._late for pane in range(end - self._width, end))
 
     def _move(self, end: int) -> None:
         """Bring the total from the window before to the one that ends at ``end``."""

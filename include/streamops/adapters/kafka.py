@@ -71,6 +71,13 @@ class Ledger:
         """Offset that the next record gets, by partition. Raises NotFoundError."""
         return self._list(topic, _LATEST)
 
+    def offsets_at(self, topic: str, time_ms: int) -> dict[str, int]:
+        """First offset whose record is not older than ``time_ms``, by partition; the end if all are older."""
+        return {
+            part: found if (found := self._offset(topic, int(part), time_ms)) >= 0 else end
+            for part, end in self.end_offsets(topic).items()
+        }
+
     def read(
         self, topic: str, start: Mapping[str, int], end: Mapping[str, int]
     ) -> Iterator[tuple[int, int, int, bytes | None]]:

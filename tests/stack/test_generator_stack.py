@@ -1,0 +1,150 @@
+"""The generator against the real broker: what the topic holds is the seeded sequence, whatever is killed."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from stack.trades import sequence
+from streamops.adapters.kafka import Ledger
+from streamops.errors import NotFoundError, UnreachableError
+from streamops.settings import REPOSITORY, Settings
+
+pytestmark = pytest.mark.stack
+
+
+@pytest.fixture
+def ledger(stack: Settings) -> Iterator[Ledger]:
+    ledger = Ledger(stack)
+    yield ledger
+    ledger.close()
+
+
+@pytest.fixture
+def topic() -> str:
+    return f"generator-{uuid.uuid4().hex[:8]}"
+
+
+def start(stack: Settings, topic: str, *more: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "stack.generator", "--bootstrap", stack.kafka_bootstrap_servers, "--topic", topic]
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY / "include")}
+    return subprocess.Popen([*command, *more], env=environment, stdout=subprocess.PIPE, text=True)
+
+
+def wait_for(condition: Callable[[], bool], seconds: float, what: str) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} did not happen in {seconds} s"
+        time.sleep(0.1)
+
+
+def written(ledger: Ledger, topic: str) -> int:
+    try:
+        return ledger.end_offsets(topic)["0"]
+    except (NotFoundError, UnreachableError):
+        return 0
+
+
+def assert_topic_is_the_sequence(ledger: Ledger, topic: str, seed: int, count: int, symbols: int = 100) -> None:
+    rows = list(ledger.read(topic, {"0": 0}, ledger.end_offsets(topic)))
+    assert [row[1] for row in rows] == list(range(count))
+    trades = [json.loads(row[3] or b"") for row in rows]
+    expected = list(itertools.islice(sequence(seed, symbols), count))
+    assert [(trade["symbol"], trade["price"], trade["quantity"]) for trade in trades] == expected
+    times = [trade["time"] for trade in trades]
+    assert times == sorted(times)
+    assert times == [row[2] for row in rows]
+
+
+def test_it_writes_the_asked_number_at_the_asked_rate_and_says_so(
+    stack: Settings, ledger: Ledger, topic: str, tmp_path: Path
+) -> None:
+    status = tmp_path / "rate.json"
+    process = start(stack, topic, "--count", "30000", "--rate", "10000", "--seed", "5", "--status", str(status))
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, output
+    assert_topic_is_the_sequence(ledger, topic, 5, 30_000)
+    times = [row[2] for row in ledger.read(topic, {"0": 0}, {"0": 30_000})]
+    assert times[-1] - times[0] == pytest.approx(3000, abs=2)
+    said = json.loads(status.read_text())
+    assert (said["sent"], said["index"], said["asked_rate"]) == (30_000, 30_000, 10_000)
+    assert "30000 sent at" in output
+
+
+def test_thousands_of_symbols_trade_on_request(stack: Settings, ledger: Ledger, topic: str) -> None:
+    process = start(stack, topic, "--count", "20000", "--rate", "20000", "--symbols", "3000")
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, output
+    assert_topic_is_the_sequence(ledger, topic, 1, 20_000, symbols=3000)
+
+
+def test_sigterm_loses_nothing_and_the_next_start_continues(stack: Settings, ledger: Ledger, topic: str) -> None:
+    process = start(stack, topic)
+    wait_for(lambda: written(ledger, topic) > 5000, 30, "writing")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 0
+    first = written(ledger, topic)
+    process = start(stack, topic, "--count", "5000")
+    assert process.wait(60) == 0
+    assert_topic_is_the_sequence(ledger, topic, 1, first + 5000)
+
+
+def test_a_killed_generator_continues_behind_what_it_wrote_even_with_foreign_records_there(
+    stack: Settings, ledger: Ledger, topic: str
+) -> None:
+    process = start(stack, topic)
+    wait_for(lambda: written(ledger, topic) > 5000, 30, "writing")
+    process.kill()
+    process.wait(30)
+    first = written(ledger, topic)
+    other = start(stack, topic, "--count", "700", "--seed", "99")  # another sequence in the same topic
+    assert other.wait(60) == 0
+    process = start(stack, topic, "--count", "5000")
+    assert process.wait(60) == 0
+    values = [json.loads(row[3] or b"") for row in ledger.read(topic, {"0": 0}, ledger.end_offsets(topic))]
+    own = values[:first] + values[first + 700 :]
+    expected = list(itertools.islice(sequence(1), first + 5000))
+    assert [(trade["symbol"], trade["price"], trade["quantity"]) for trade in own] == expected
+
+
+def test_after_a_kill_of_the_broker_the_topic_is_the_sequence(stack: Settings, ledger: Ledger, topic: str) -> None:
+    port = int(stack.kafka_bootstrap_servers.rsplit(":", 1)[1])
+    process = start(stack, topic, "--count", "100000")
+    for least in (5_000, 30_000):
+        wait_for(lambda least=least: written(ledger, topic) > least, 60, f"writing trade {least}")
+        brokers = [c.pid for c in psutil.net_connections("tcp") if c.status == "LISTEN" and c.laddr.port == port]
+        assert brokers and brokers[0]
+        os.kill(brokers[0], signal.SIGKILL)  # the supervisor starts it again
+        wait_for(lambda pid=brokers[0]: not psutil.pid_exists(pid), 30, "the kill")
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, output
+    assert_topic_is_the_sequence(ledger, topic, 1, 100_000)
+
+
+def test_a_read_below_what_is_kept_and_of_no_topic_is_refused(stack: Settings, ledger: Ledger, topic: str) -> None:
+    with pytest.raises(NotFoundError, match=topic):
+        ledger.end_offsets(topic)
+    assert ledger.ensure_topic(topic, partitions=2)
+    assert not ledger.ensure_topic(topic)
+    assert ledger.beginning_offsets(topic) == ledger.end_offsets(topic) == {"0": 0, "1": 0}
+    with pytest.raises(NotFoundError, match="no longer holds offset 5"):
+        list(ledger.read(topic, {"0": 5}, {"0": 6}))
+
+
+def test_an_absent_broker_is_one_sentence_in_bounded_time(stack: Settings) -> None:
+    gone = Ledger(stack.model_copy(update={"kafka_bootstrap_servers": "127.0.0.1:1"}), timeout_s=2)
+    begun = time.monotonic()
+    with pytest.raises(UnreachableError, match="did not answer"):
+        gone.end_offsets("trades")
+    assert time.monotonic() - begun < 6
