@@ -183,6 +183,21 @@ def test_late_events_explain_only_what_a_job_can_have_done_with_them(written: fl
     assert (result.off, result.late) == (off, 2)
 
 
+def test_late_events_in_several_panes_may_each_have_been_dropped_from_another_time_on() -> None:
+    # 100 in time; an event ahead; then late events in two panes of the window that ends at 5 s.
+    values = [trade(0, 100), trade(9000, 1), *(trade(1000 + at, 200) for at in (0, 1)), trade(2000, 300), trade(20_000)]
+    for aggregate in ("average", "sum", "count"):
+        spec = AVG_5S.model_copy(update={"aggregate": aggregate})
+        for first in range(3):
+            for second in range(2):
+                counted = [(0, "A", 100, 1), *[(1000, "A", 200, 1)] * first, *[(2000, "A", 300, 1)] * second]
+                points = by_hand(spec, counted, bound=7000)
+                result, _ = recounted(spec, [block(values)], points, bound=7000)
+                assert result.off == 0, (aggregate, first, second, result.examples)
+        result, _ = recounted(spec, [block(values)], points | {(5000, ("A",)): 1000}, bound=7000)
+        assert result.wrong == 1
+
+
 def test_an_event_within_the_watermark_delay_counts_for_certain() -> None:
     spec = AVG_1S.model_copy(update={"delay": "2 seconds"})
     events = block([trade(0, 100), trade(1500, 5), trade(900, 200), trade(9000)])

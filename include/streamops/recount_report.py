@@ -116,7 +116,12 @@ class Comparison:
             if expected is None:
                 self._note("unexpected", time_ms, tags, f"has {value}, and no event gives it")
             elif not expected.accepts(value):
-                self._note("wrong", time_ms, tags, f"is {value} and should be {expected.value or expected.others}")
+                self._note(
+                    "wrong",
+                    time_ms,
+                    tags,
+                    f"is {value} and should be {expected.value if expected.others == () else expected}",
+                )
         for key in [key for key in self._expected if key[0] < stop]:
             expected = self._expected.pop(key)
             if expected.value is not None:
