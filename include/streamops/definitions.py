@@ -42,6 +42,7 @@ def _name(kind: str) -> AfterValidator:
 JobName = Annotated[str, _name("job")]
 VersionName = Annotated[str, _name("version")]
 StageName = Annotated[str, _name("stage")]
+SnapshotName = Annotated[str, _name("snapshot")]
 SourceName = Annotated[str, _name("source")]
 Memory = Annotated[str, Field(pattern=r"^[1-9][0-9]{0,4}[mg]$", description="megabytes or gigabytes, like 800m or 1g")]
 Duration = Annotated[str, Field(pattern=r"^[0-9]+ (millisecond|second|minute|hour|day)s?$")]
