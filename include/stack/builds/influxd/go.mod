@@ -1,6 +1,6 @@
 module streamops.local/influxd
 
-go 1.26.8
+go 1.26.0
 
 tool (
 	github.com/influxdata/influxdb/v2/cmd/influxd

@@ -1,0 +1,176 @@
+"""The pinned servers in the per-user cache: where each one is, and how it is built.
+
+Runs on a bare Python with the standard library alone, because set-up starts here. Every build is keyed by
+a hash of its pins, made under a temporary name, and renamed when it is complete; so a changed pin rebuilds,
+and an interrupted build is simply continued the next time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+PINS = Path(__file__).resolve().parent / "builds"
+VENV = Path(__file__).resolve().parents[2] / ".venv"
+
+
+class BuildError(Exception):
+    """A server cannot be built or found; the message says what to do."""
+
+
+def cache() -> Path:
+    """The per-user cache of StreamOps."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "streamops"
+
+
+def _key(name: str) -> str:
+    digest = hashlib.sha256()
+    for file in sorted((PINS / name).iterdir()):
+        digest.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
+    return digest.hexdigest()[:12]
+
+
+@dataclass(frozen=True)
+class GoServer:
+    """A server built as a tool of a Go module."""
+
+    name: str
+    package: str
+    variable: str
+    tags: str = ""
+    helper: str = ""  # a tool that must be first on PATH during the build
+
+    def target(self) -> Path:
+        """Where the cache holds it, whether it is there or not."""
+        return cache() / "bin" / f"{self.name}-{_key(self.name)}"
+
+    def given(self) -> Path | None:
+        """A binary that the user named in the environment or has on PATH."""
+        named = os.environ.get(self.variable)
+        if named and not os.access(named, os.X_OK):
+            raise BuildError(f"{self.variable} names {named}, which is not a program; correct or unset it.")
+        found = named or shutil.which(self.name)
+        return Path(found).resolve() if found else None
+
+    def find(self) -> Path | None:
+        """The binary to run, or None when it must be built first."""
+        return self.given() or (self.target() if self.target().is_file() else None)
+
+    def build(self, log: Path) -> Path:
+        """Build it, from what is already compiled if it was interrupted. Raises BuildError."""
+        target = self.target()
+        target.parent.mkdir(parents=True, exist_ok=True)
+        environment = os.environ | {"GOTOOLCHAIN": os.environ.get("GOTOOLCHAIN", "auto")}
+        with log.open("w") as output:
+            if self.helper:
+                tools = cache() / "build" / f"{self.name}-tools"
+                _run(["go", "install", self.helper], PINS / self.name, environment | {"GOBIN": str(tools)}, output)
+                environment["PATH"] = f"{tools}{os.pathsep}{environment['PATH']}"
+                environment |= _stable_rust()
+            fresh = target.with_name(f".{target.name}.{os.getpid()}")
+            command = ["go", "build", "-trimpath", "-ldflags", "-s -w", "-o", str(fresh)]
+            command += (["-tags", self.tags] if self.tags else []) + [self.package]
+            _run(command, PINS / self.name, environment, output)
+        os.replace(fresh, target)
+        return target
+
+
+@dataclass(frozen=True)
+class Jars:
+    """A directory of jars resolved by Maven."""
+
+    name: str
+
+    def target(self) -> Path:
+        """Where the cache holds them, whether they are there or not."""
+        return cache() / f"{self.name}-{_key(self.name)}"
+
+    def find(self) -> Path | None:
+        """The directory, or None when it must be made first."""
+        return self.target() if self.target().is_dir() else None
+
+    def build(self, log: Path) -> Path:
+        """Download them. Raises BuildError."""
+        target = self.target()
+        fresh = target.with_name(f".{target.name}.{os.getpid()}")
+        command = ["mvn", "-q", "-B", "-f", str(PINS / self.name / "pom.xml"), "dependency:copy-dependencies"]
+        command += ["-DincludeScope=runtime", f"-DoutputDirectory={fresh}"]
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("w") as output:
+            _run(command, PINS / self.name, dict(os.environ), output)
+        os.replace(fresh, target)
+        return target
+
+
+MINIO = GoServer("minio", "github.com/minio/minio", "STREAMOPS_MINIO")
+INFLUXD = GoServer(
+    "influxd",
+    "github.com/influxdata/influxdb/v2/cmd/influxd",
+    "STREAMOPS_INFLUXD",
+    tags="sqlite_foreign_keys,sqlite_json",
+    helper="github.com/influxdata/pkg-config",
+)
+KAFKA = Jars("kafka")
+SPARK_JARS = Jars("spark-jars")
+ALL: tuple[GoServer | Jars, ...] = (MINIO, INFLUXD, KAFKA, SPARK_JARS)
+
+
+def spark_home() -> Path:
+    """SPARK_HOME: pyspark's own Spark plus the jars it lacks, as links; made on first use.
+
+    Raises:
+        BuildError: pyspark or the jars are not there yet.
+    """
+    package = next(iter(VENV.glob("lib/python3*/site-packages/pyspark")), None)
+    extra = SPARK_JARS.find()
+    if package is None or extra is None:
+        raise BuildError("Spark is not set up; run 'make setup'.")
+    own = {jar.name: jar for jar in (package / "jars").glob("*.jar")}
+    projects = {_project(name) for name in own} | {"commons-logging"}  # jcl-over-slf4j takes its place in Spark
+    jars = own | {jar.name: jar for jar in extra.glob("*.jar") if _project(jar.name) not in projects}
+    identity = "\0".join([str(package), *sorted(map(str, jars.values()))])
+    target = cache() / f"spark-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
+    if not target.is_dir():
+        fresh = target.with_name(f".{target.name}.{os.getpid()}")
+        shutil.rmtree(fresh, ignore_errors=True)
+        (fresh / "jars").mkdir(parents=True)
+        for name in ("bin", "sbin", "python"):
+            (fresh / name).symlink_to(package / name)
+        for name, jar in jars.items():
+            (fresh / "jars" / name).symlink_to(jar)
+        try:
+            os.replace(fresh, target)
+        except OSError:  # another process was first
+            shutil.rmtree(fresh)
+    return target
+
+
+def _project(jar: str) -> str:
+    """``netty-buffer-4.1.126.Final.jar`` is the project ``netty-buffer``."""
+    words = jar.removesuffix(".jar").split("-")
+    version = next((index for index, word in enumerate(words) if index and word[:1].isdigit()), len(words))
+    return "-".join(words[:version])
+
+
+def _stable_rust() -> dict[str, str]:
+    """The flux library names a Rust release of its own; an installed stable one builds it as well."""
+    if os.environ.get("RUSTUP_TOOLCHAIN") or not shutil.which("rustup"):
+        return {}
+    answer = subprocess.run(["rustup", "toolchain", "list"], capture_output=True, text=True, check=False)
+    names = [line.split()[0] for line in answer.stdout.splitlines() if line.strip()]
+    stable = [name for name in names if name.startswith("stable")] + [name for name in names if name[0].isdigit()]
+    return {"RUSTUP_TOOLCHAIN": stable[0]} if stable else {}
+
+
+def _run(command: list[str], directory: Path, environment: dict[str, str], output: object) -> None:
+    done = subprocess.run(
+        command, cwd=directory, env=environment, stdout=output, stderr=subprocess.STDOUT, check=False
+    )  # type: ignore[call-overload]
+    if done.returncode:
+        log = getattr(output, "name", "")
+        tail = "".join(f"\n    {line}" for line in Path(log).read_text(errors="replace").splitlines()[-12:])
+        raise BuildError(f"'{' '.join(command[:3])} ...' failed; the log {log} ends with:{tail}")

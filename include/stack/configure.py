@@ -1,0 +1,185 @@
+"""The servers' configuration files, written anew at every start from the stack's layout and secrets."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from stack.layout import REPOSITORY, Layout
+from stack.private import render_pairs, write_private
+from stack.programs import common_environment, java, kafka_jars
+from streamops.errors import StreamOpsError
+
+
+def write_all(layout: Layout, pairs: dict[str, str]) -> None:
+    """Write every server's configuration; files with a secret are private."""
+    for directory in (layout.log, layout.run, layout.data / "minio", layout.data / "influxdb", layout.airflow):
+        directory.mkdir(parents=True, exist_ok=True)
+    layout.home.chmod(0o700)
+    (layout.run / "kafka.properties").write_text(_kafka(layout))
+    root = {"MINIO_ROOT_USER": pairs["S3_ACCESS_KEY"], "MINIO_ROOT_PASSWORD": pairs["S3_SECRET_KEY"]}
+    write_private(layout.run / "minio.env", "".join(f"export {key}={value}\n" for key, value in root.items()))
+    _node(layout, pairs)
+    _airflow(layout, pairs)
+
+
+def format_kafka(layout: Layout, pairs: dict[str, str]) -> None:
+    """Give an empty broker its storage; one that has it is left alone."""
+    if (layout.data / "kafka" / "meta.properties").is_file():
+        return
+    command = [java(), "-Xmx128m", "-cp", kafka_jars(), "kafka.tools.StorageTool", "format"]
+    command += ["-t", pairs["KAFKA_CLUSTER_ID"], "-c", str(layout.run / "kafka.properties")]
+    _run(command, layout, "kafka-format.log")
+
+
+def migrate_airflow(layout: Layout) -> None:
+    """Create or upgrade Airflow's database."""
+    _run([sys.executable, "-m", "airflow", "db", "migrate"], layout, "airflow-migrate.log")
+
+
+def _run(command: list[str], layout: Layout, log: str) -> None:
+    environment = common_environment(layout) | {"AIRFLOW_HOME": str(layout.airflow)}
+    with (layout.log / log).open("w") as output:
+        done = subprocess.run(command, env=environment, stdout=output, stderr=subprocess.STDOUT, check=False)
+    if done.returncode:
+        raise StreamOpsError(f"A first-time step of the stack failed; read {layout.log / log} and run 'make up' again.")
+
+
+def _kafka(layout: Layout) -> str:
+    broker, controller = layout.port("kafka"), layout.port("kafka-controller")
+    settings = {
+        "process.roles": "broker,controller",
+        "node.id": 1,
+        "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+        "controller.listener.names": "CONTROLLER",
+        "listeners": f"PLAINTEXT://127.0.0.1:{broker},CONTROLLER://127.0.0.1:{controller}",
+        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{broker}",
+        "inter.broker.listener.name": "PLAINTEXT",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "log.dirs": layout.data / "kafka",
+        "auto.create.topics.enable": "false",  # a mistyped topic is an error, not an empty topic
+        "log.message.timestamp.type": "CreateTime",
+        "log.retention.hours": 72,  # the topic is the ledger of every recount
+        "log.retention.bytes": 48 << 30,
+        "log.segment.bytes": 256 << 20,
+        "default.replication.factor": 1,
+        "offsets.topic.replication.factor": 1,
+        "offsets.topic.num.partitions": 1,
+        "transaction.state.log.replication.factor": 1,
+        "transaction.state.log.min.isr": 1,
+        "transaction.state.log.num.partitions": 1,
+        "share.coordinator.state.topic.replication.factor": 1,
+        "share.coordinator.state.topic.min.isr": 1,
+        "group.initial.rebalance.delay.ms": 0,
+        "num.network.threads": 2,
+        "num.io.threads": 4,
+        "log.cleaner.dedupe.buffer.size": 16 << 20,
+    }
+    return "".join(f"{key}={value}\n" for key, value in settings.items())
+
+
+def _node(layout: Layout, pairs: dict[str, str]) -> None:
+    layout.node.mkdir(exist_ok=True)
+    layout.submit_conf.mkdir(exist_ok=True)
+    wanted = {key: value for key, value in pairs.items() if key.startswith(("KAFKA_BOOT", "S3_", "INFLUX_"))}
+    wanted.pop("INFLUX_PASSWORD", None)
+    write_private(layout.node / "node.env", render_pairs("Private: what drivers on this node may reach.", wanted))
+    keys = f"aws_access_key_id = {pairs['S3_ACCESS_KEY']}\naws_secret_access_key = {pairs['S3_SECRET_KEY']}\n"
+    write_private(layout.node / "credentials", f"[default]\n{keys}")
+    s3a = {
+        "endpoint": pairs["S3_ENDPOINT"],
+        "endpoint.region": "us-east-1",
+        "path.style.access": "true",
+        "connection.ssl.enabled": str(pairs["S3_ENDPOINT"].startswith("https")).lower(),
+        "aws.credentials.provider": "software.amazon.awssdk.auth.credentials.ProfileCredentialsProvider",
+    }
+    settings = {f"spark.hadoop.fs.s3a.{key}": value for key, value in s3a.items()}
+    settings |= {"spark.pyspark.python": sys.executable, "spark.driver.bindAddress": "127.0.0.1"}
+    settings |= {"spark.driver.host": "127.0.0.1"}
+    lines = "".join(f"{key} {value}\n" for key, value in settings.items())
+    (layout.node / "spark-defaults.conf").write_text(f"# No secret here: this travels to command lines.\n{lines}")
+    (layout.submit_conf / "spark-defaults.conf").write_text("# Empty on purpose: this travels to command lines.\n")
+    refresh(layout)
+
+
+def refresh(layout: Layout) -> None:
+    """Bring the bootstrap on the node up to date with this checkout."""
+    bootstrap = REPOSITORY / "spark_jobs" / "streamops_runtime" / "bootstrap.py"
+    if bootstrap.is_file():
+        shutil.copyfile(bootstrap, layout.node / "bootstrap.py")
+
+
+def _airflow(layout: Layout, pairs: dict[str, str]) -> None:
+    passwords, connections = layout.airflow / "passwords.json", layout.airflow / "connections.json"
+    write_private(passwords, json.dumps({pairs["AIRFLOW_USER"]: pairs["AIRFLOW_PASSWORD"]}))
+    write_private(connections, json.dumps(_connections(layout, pairs), indent=1))
+    backend = "airflow.secrets.local_filesystem.LocalFilesystemBackend"
+    arguments = json.dumps({"connections_file_path": str(connections)})
+    url = pairs["AIRFLOW_URL"]
+    sections: dict[str, dict[str, object]] = {
+        "core": {
+            "dags_folder": REPOSITORY / "dags",
+            "plugins_folder": REPOSITORY / "plugins",
+            "load_examples": False,
+            "executor": "LocalExecutor",
+            "parallelism": 4,
+            "dags_are_paused_at_creation": False,
+            "fernet_key": pairs["AIRFLOW_FERNET_KEY"],
+            "simple_auth_manager_users": f"{pairs['AIRFLOW_USER']}:admin",
+            "simple_auth_manager_passwords_file": passwords,
+            "execution_api_server_url": f"{url}/execution/",
+            "default_timezone": "utc",
+        },
+        "api": {"base_url": url, "secret_key": pairs["AIRFLOW_SECRET_KEY"], "workers": 1, "instance_name": "StreamOps"},
+        "api_auth": {"jwt_secret": pairs["AIRFLOW_JWT_SECRET"]},
+        "database": {"sql_alchemy_conn": f"sqlite:///{layout.airflow}/airflow.db"},
+        "logging": {"base_log_folder": layout.airflow / "logs"},
+        "dag_processor": {"refresh_interval": 15, "min_file_process_interval": 20, "parsing_processes": 1},
+        "scheduler": {"enable_health_check": False},
+        "secrets": {"backend": backend, "backend_kwargs": arguments},
+        "workers": {"secrets_backend": backend, "secrets_backend_kwargs": arguments},
+        "usage_data_collection": {"enabled": False},
+    }
+    text = "".join(
+        f"[{name}]\n" + "".join(f"{key} = {str(value).replace('%', '%%')}\n" for key, value in section.items()) + "\n"
+        for name, section in sections.items()
+    )
+    write_private(layout.airflow / "airflow.cfg", text)
+
+
+def _connections(layout: Layout, pairs: dict[str, str]) -> dict[str, object]:
+    host, port = pairs["SPARK_MASTER"].removeprefix("spark://").split(":")
+    spark_home = pairs["SPARK_HOME"]
+    return {
+        "streamops_s3": {
+            "conn_type": "aws",
+            "login": pairs["S3_ACCESS_KEY"],
+            "password": pairs["S3_SECRET_KEY"],
+            "extra": {"endpoint_url": pairs["S3_ENDPOINT"], "bucket": pairs["S3_BUCKET"]},
+        },
+        "streamops_spark": {
+            "conn_type": "spark",
+            "host": f"spark://{host}",
+            "port": int(port),
+            "extra": {
+                "deploy-mode": "cluster",
+                "spark-binary": "spark-submit",
+                "spark_binary_path": str(Path(spark_home) / "bin" / "spark-submit"),
+                "spark_home": spark_home,
+                "spark_conf_dir": pairs["SPARK_CONF_DIR"],
+                "node_dir": pairs["NODE_DIR"],
+                "spark_ui": pairs["SPARK_UI"],
+            },
+        },
+        "streamops_kafka": {"conn_type": "kafka", "extra": {"bootstrap.servers": pairs["KAFKA_BOOTSTRAP_SERVERS"]}},
+        "streamops_influx": {
+            "conn_type": "generic",
+            "host": pairs["INFLUX_URL"],
+            "login": pairs["INFLUX_ORG"],
+            "password": pairs["INFLUX_TOKEN"],
+            "extra": {"bucket": pairs["INFLUX_BUCKET"]},
+        },
+    }

@@ -1,0 +1,96 @@
+"""Where a stack keeps its files and which ports it takes."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+HOME = "STREAMOPS_HOME"
+OFFSET = "STREAMOPS_PORT_OFFSET"
+
+PORTS = {
+    "kafka": 9092,
+    "kafka-controller": 9093,
+    "minio": 9000,
+    "minio-console": 9001,
+    "influxd": 8086,
+    "spark-master": 7077,
+    "spark-master-ui": 8090,
+    "spark-master-rest": 6066,
+    "spark-worker-1-ui": 8091,
+    "spark-worker-2-ui": 8092,
+    "airflow": 8080,
+    "supervisor": 9010,
+}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One stack: its home directory and the number added to every port."""
+
+    home: Path
+    offset: int = 0
+
+    @classmethod
+    def find(cls, home: Path | str | None = None) -> Layout:
+        """The stack at ``home``, or at STREAMOPS_HOME, or in this checkout.
+
+        The port offset comes from STREAMOPS_PORT_OFFSET, else from what the stack was first started with.
+        """
+        chosen = Path(home or os.environ.get(HOME) or REPOSITORY / ".streamops").resolve()
+        asked = os.environ.get(OFFSET)
+        if asked is None:
+            saved = chosen / "stack.env"
+            lines = saved.read_text().splitlines() if saved.is_file() else []
+            asked = next((line.split("=", 1)[1] for line in lines if line.startswith(f"{OFFSET}=")), "0")
+        return cls(chosen, int(asked))
+
+    def port(self, name: str) -> int:
+        """Port of a server, one of PORTS."""
+        return PORTS[name] + self.offset
+
+    def url(self, name: str) -> str:
+        """HTTP address of a server."""
+        return f"http://127.0.0.1:{self.port(name)}"
+
+    @property
+    def env_file(self) -> Path:
+        """The one private file: endpoints and generated secrets."""
+        return self.home / "stack.env"
+
+    @property
+    def log(self) -> Path:
+        """Logs of all servers, rotated."""
+        return self.home / "log"
+
+    @property
+    def run(self) -> Path:
+        """Pid and lock files, generated configuration."""
+        return self.home / "run"
+
+    @property
+    def data(self) -> Path:
+        """What the servers store."""
+        return self.home / "data"
+
+    @property
+    def airflow(self) -> Path:
+        """AIRFLOW_HOME."""
+        return self.home / "airflow"
+
+    @property
+    def node(self) -> Path:
+        """What every node that runs a Spark worker has."""
+        return self.home / "node"
+
+    @property
+    def submit_conf(self) -> Path:
+        """SPARK_CONF_DIR of the submitter; holds no secret, because it travels to the driver's command line."""
+        return self.home / "submit-conf"
+
+    @property
+    def supervisor_conf(self) -> Path:
+        """Private: it holds the password of supervisord's interface."""
+        return self.home / "supervisord.conf"

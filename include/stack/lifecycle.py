@@ -1,0 +1,203 @@
+"""Start, stop and look at a stack."""
+
+from __future__ import annotations
+
+import fcntl
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from stack import builds, configure, ports, ready, supervision
+from stack.layout import Layout
+from stack.private import prepare_env, read_pairs
+from stack.programs import AIRFLOW, GENERATOR, WORKERS, Traffic
+from streamops.adapters.supervisor import Program, Supervisor
+from streamops.errors import StreamOpsError
+from streamops.settings import Settings
+
+Say = Callable[[str], None]
+
+# The keys that `env` prints; the file holds more, which only the stack itself needs.
+PUBLISHED = (
+    "KAFKA_BOOTSTRAP_SERVERS S3_ENDPOINT S3_ACCESS_KEY S3_SECRET_KEY S3_BUCKET INFLUX_URL INFLUX_ORG INFLUX_TOKEN "
+    "INFLUX_BUCKET SPARK_MASTER SPARK_UI AIRFLOW_URL AIRFLOW_USER AIRFLOW_PASSWORD"
+).split()
+
+
+@dataclass(frozen=True)
+class Status:
+    """A stack at one moment; ``programs`` is empty when it is down."""
+
+    home: Path
+    running: bool
+    programs: tuple[Program, ...]
+    addresses: dict[str, str]
+
+
+def up(home: Path | str | None = None, *, generator: bool = True, say: Say = print) -> Settings:
+    """Start whatever of the stack does not run, and wait until all of it is ready.
+
+    Raises:
+        RefusedError: a port is taken by somebody else; nothing was started.
+        StreamOpsError: a server did not become ready in time; names its log.
+    """
+    layout = Layout.find(home)
+    began = time.monotonic()
+    with _alone(layout):
+        supervisor = supervision.running(layout)
+        if supervisor and _complete(supervisor, generator):
+            say(f"The stack in {layout.home} is running already.")
+            return Settings.load(layout.env_file)
+        if supervisor is None:
+            _end_leftovers(layout, say)
+            ports.check(layout)
+            try:
+                pairs = prepare_env(layout, builds.spark_home())
+            except builds.BuildError as error:
+                raise StreamOpsError(str(error)) from error
+            configure.write_all(layout, pairs)
+            supervision.write_configuration(layout, pairs, supervision.traffic(layout))
+            supervisor = supervision.start(layout)
+        _start_all(layout, supervisor, lambda text: say(f"[{time.monotonic() - began:5.1f} s] {text}"))
+        if generator:
+            supervisor.start(GENERATOR)
+        say(f"The stack in {layout.home} is ready after {time.monotonic() - began:.0f} s.")
+    return Settings.load(layout.env_file)
+
+
+def down(home: Path | str | None = None, *, say: Say = print) -> None:
+    """Stop every process of the stack; data and secrets stay for the next start."""
+    layout = Layout.find(home)
+    with _alone(layout):
+        supervisor = supervision.running(layout)
+        if supervisor is None:
+            _end_leftovers(layout, say)
+            say(f"The stack in {layout.home} is not running.")
+            return
+        daemon = psutil.Process(supervisor.pid())
+        # The master first: without it no driver counts as lost, so the next start brings each of them back.
+        first = [GENERATOR, *AIRFLOW, "spark-master"]
+        for stage in (first, list(WORKERS)):
+            with ThreadPoolExecutor(len(stage)) as pool:
+                list(pool.map(lambda name: supervision.connect(layout).stop(name), stage))
+        supervisor.shutdown()
+        psutil.wait_procs([daemon], timeout=60)
+        _end_leftovers(layout, say)
+        say(f"The stack in {layout.home} is stopped.")
+
+
+def status(home: Path | str | None = None) -> Status:
+    """Look at the stack; changes nothing."""
+    layout = Layout.find(home)
+    supervisor = supervision.running(layout)
+    addresses = {"Airflow": layout.url("airflow"), "Spark": layout.url("spark-master-ui")}
+    addresses |= {"MinIO": layout.url("minio-console"), "InfluxDB": layout.url("influxd")}
+    listed = tuple(supervisor.programs()) if supervisor else ()
+    return Status(layout.home, supervisor is not None, listed, addresses)
+
+
+def env(home: Path | str | None = None) -> dict[str, str]:
+    """Endpoints and credentials of the stack. Raises NotFoundError when none was ever started."""
+    layout = Layout.find(home)
+    Settings.load(layout.env_file)
+    pairs = read_pairs(layout.env_file)
+    return {key: pairs[key] for key in PUBLISHED}
+
+
+def generator_start(home: Path | str | None = None, traffic: Traffic | None = None) -> None:
+    """Start the trade generator; one that runs with the same settings is left alone."""
+    layout = Layout.find(home)
+    supervisor = supervision.connect(layout)
+    if traffic and traffic != supervision.traffic(layout):
+        supervision.write_configuration(layout, read_pairs(layout.env_file), traffic)
+        supervisor.replace(GENERATOR)
+    supervisor.start(GENERATOR)
+
+
+def generator_stop(home: Path | str | None = None) -> None:
+    """Stop the trade generator."""
+    supervision.connect(Layout.find(home)).stop(GENERATOR)
+
+
+def _complete(supervisor: Supervisor, generator: bool) -> bool:
+    return all(
+        program.state == "RUNNING" for program in supervisor.programs() if generator or program.name != GENERATOR
+    )
+
+
+def _start_all(layout: Layout, supervisor: Supervisor, say: Say) -> None:
+    """Start in the order of need, everything else at the same time; the first failure is raised."""
+
+    def server(name: str, probe: Callable[[Layout], str], deadline_s: float) -> str:
+        supervision.connect(layout).start(name)
+        ready.wait(name, probe, layout, deadline_s)
+        return name
+
+    def kafka() -> str:
+        configure.format_kafka(layout, read_pairs(layout.env_file))
+        return server("kafka", ready.kafka, 60)
+
+    def spark() -> str:
+        server("spark-master", ready.master, 90)
+        for worker in WORKERS:
+            supervision.connect(layout).start(worker)
+        ready.wait("spark-worker-1", ready.workers, layout, 60)
+        return "spark master and workers"
+
+    def airflow() -> str:
+        configure.migrate_airflow(layout)
+        for name in AIRFLOW:
+            supervision.connect(layout).start(name, wait=False)
+        ready.wait("airflow-api-server", ready.airflow, layout, 180)
+        return "airflow"
+
+    tasks = (
+        airflow,
+        kafka,
+        lambda: server("minio", ready.minio, 60),
+        lambda: server("influxd", ready.influxd, 60),
+        spark,
+    )
+    with ThreadPoolExecutor(len(tasks)) as pool:
+        for done in as_completed([pool.submit(task) for task in tasks]):
+            say(f"{done.result()} ready")
+
+
+def _end_leftovers(layout: Layout, say: Say, patience_s: float = 15) -> None:
+    """End processes of this stack that outlived their supervisor, such as drivers; each carries the stack's mark."""
+    left = list(_processes(layout))
+    if not left:
+        return
+    say(f"Ending {len(left)} left-over process(es) of the stack.")
+    for process in left:
+        process.terminate()
+    _, stubborn = psutil.wait_procs(left, timeout=patience_s)
+    for process in stubborn:
+        process.kill()
+    psutil.wait_procs(stubborn, timeout=5)
+
+
+def _processes(layout: Layout) -> Iterator[psutil.Process]:
+    """Processes marked as part of this stack, except the caller and its parents."""
+    own = psutil.Process()
+    spared = {own.pid, *(parent.pid for parent in own.parents())}
+    for process in psutil.process_iter():
+        try:
+            if process.pid not in spared and process.environ().get("STREAMOPS_STACK") == str(layout.home):
+                yield process
+        except (psutil.Error, OSError):
+            continue  # ended, or another user's
+
+
+@contextmanager
+def _alone(layout: Layout) -> Iterator[None]:
+    """One start or stop of a stack at a time; a second caller waits."""
+    layout.home.mkdir(parents=True, exist_ok=True)
+    with (layout.home / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,80 @@
+"""Generated secrets, and files that only their owner can read."""
+
+from __future__ import annotations
+
+import base64
+import os
+import secrets
+from pathlib import Path
+
+from stack.layout import OFFSET, Layout
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file with mode 0600; readers see the old or the new content, never a part."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text)
+    os.replace(fresh, path)
+
+
+def read_pairs(path: Path) -> dict[str, str]:
+    """KEY=VALUE lines; empty when there is no such file."""
+    lines = path.read_text().splitlines() if path.is_file() else []
+    return dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
+
+
+def render_pairs(title: str, pairs: dict[str, str]) -> str:
+    """The same, as text with a title."""
+    return "".join([f"# {title}\n", *(f"{key}={value}\n" for key, value in pairs.items())])
+
+
+def _generated() -> dict[str, str]:
+    def token() -> str:
+        return secrets.token_urlsafe(24)
+
+    return {
+        "S3_ACCESS_KEY": "streamops-" + secrets.token_hex(4),
+        "S3_SECRET_KEY": secrets.token_hex(20),
+        "INFLUX_PASSWORD": token(),
+        "INFLUX_TOKEN": token(),
+        "AIRFLOW_PASSWORD": secrets.token_urlsafe(12),
+        "AIRFLOW_SECRET_KEY": token(),
+        "AIRFLOW_JWT_SECRET": secrets.token_urlsafe(48),
+        "AIRFLOW_FERNET_KEY": base64.urlsafe_b64encode(secrets.token_bytes(32)).decode(),
+        "SUPERVISOR_PASSWORD": token(),
+        "KAFKA_CLUSTER_ID": base64.urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=").replace("-", "A"),
+    }
+
+
+def prepare_env(layout: Layout, spark_home: Path) -> dict[str, str]:
+    """Write the stack's private file and return its pairs; secrets are generated once and then kept."""
+    kept = read_pairs(layout.env_file)
+    values = {key: kept.get(key) or value for key, value in _generated().items()}
+    pairs = {
+        "KAFKA_BOOTSTRAP_SERVERS": f"127.0.0.1:{layout.port('kafka')}",
+        "S3_ENDPOINT": layout.url("minio"),
+        "S3_ACCESS_KEY": values["S3_ACCESS_KEY"],
+        "S3_SECRET_KEY": values["S3_SECRET_KEY"],
+        "S3_BUCKET": "streamops",
+        "INFLUX_URL": layout.url("influxd"),
+        "INFLUX_ORG": "streamops",
+        "INFLUX_TOKEN": values["INFLUX_TOKEN"],
+        "INFLUX_BUCKET": "trades",
+        "INFLUX_USER": "admin",
+        "SPARK_MASTER": f"spark://127.0.0.1:{layout.port('spark-master')}",
+        "SPARK_UI": layout.url("spark-master-ui"),
+        "AIRFLOW_URL": layout.url("airflow"),
+        "AIRFLOW_USER": "admin",
+        "SUPERVISOR_URL": layout.url("supervisor"),
+        "SUPERVISOR_USER": "streamops",
+        "SPARK_HOME": str(spark_home),
+        "SPARK_CONF_DIR": str(layout.submit_conf),
+        "NODE_DIR": str(layout.node),
+        OFFSET: str(layout.offset),
+    }
+    pairs |= {key: value for key, value in values.items() if key not in pairs}
+    write_private(layout.env_file, render_pairs("Private: endpoints and secrets of this stack.", pairs))
+    return pairs

@@ -1,0 +1,88 @@
+"""When a server counts as ready, and waiting until it is."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+from stack.layout import Layout
+from stack.private import read_pairs
+from streamops.adapters.kafka import Ledger
+from streamops.adapters.provision import ensure_bucket, ensure_influx
+from streamops.errors import StreamOpsError, UnreachableError
+from streamops.settings import Settings
+
+_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # loopback never goes through a proxy
+
+
+def kafka(layout: Layout) -> str:
+    """Empty when the broker answers and has the topic; else what is missing."""
+    Ledger.at(Settings.load(layout.env_file).kafka_bootstrap_servers).ensure_topic("trades")
+    return ""
+
+
+def minio(layout: Layout) -> str:
+    """Empty when the bucket is there."""
+    ensure_bucket(Settings.load(layout.env_file))
+    return ""
+
+
+def influxd(layout: Layout) -> str:
+    """Empty when InfluxDB has its organisation, bucket and token."""
+    pairs = read_pairs(layout.env_file)
+    ensure_influx(Settings.load(layout.env_file), pairs["INFLUX_USER"], pairs["INFLUX_PASSWORD"])
+    return ""
+
+
+def master(layout: Layout) -> str:
+    """Empty when the master is ALIVE."""
+    status = str(_json(f"{layout.url('spark-master-ui')}/json/")["status"])
+    return "" if status == "ALIVE" else f"the master is {status}"
+
+
+def workers(layout: Layout) -> str:
+    """Empty when both workers have joined."""
+    alive = sum(worker["state"] == "ALIVE" for worker in _json(f"{layout.url('spark-master-ui')}/json/")["workers"])
+    return "" if alive >= 2 else f"{alive} of 2 workers have joined"
+
+
+def airflow(layout: Layout) -> str:
+    """Empty when the API answers and scheduler, triggerer and DAG processor have sent a heartbeat."""
+    health = _json(f"{layout.url('airflow')}/api/v2/monitor/health")
+    parts = ("metadatabase", "scheduler", "triggerer", "dag_processor")
+    missing = [part for part in parts if health.get(part, {}).get("status") != "healthy"]
+    return f"waiting for {', '.join(missing)}" if missing else ""
+
+
+def wait(name: str, probe: Callable[[Layout], str], layout: Layout, deadline_s: float) -> None:
+    """Wait until ``probe`` finds nothing missing.
+
+    Raises:
+        StreamOpsError: not by the deadline; names the server, what it lacks, and its log.
+    """
+    end = time.monotonic() + deadline_s
+    while True:
+        try:
+            missing = probe(layout)
+        except (UnreachableError, OSError, ValueError, KeyError) as error:
+            missing = str(error) if isinstance(error, StreamOpsError) else f"it does not answer ({error})"
+        if not missing:
+            return
+        if time.monotonic() > end:
+            log = layout.log / f"{name}.log"
+            raise StreamOpsError(f"{name} was not ready after {deadline_s:g} s: {missing}. Its log {log}:{_tail(log)}")
+        time.sleep(0.2)
+
+
+def _json(url: str) -> dict:  # type: ignore[type-arg]
+    with _direct.open(url, timeout=5) as answer:
+        return json.load(answer)
+
+
+def _tail(log: Path) -> str:
+    lines = log.read_text(errors="replace").splitlines()[-8:] if log.is_file() else []
+    return "".join(f"\n    {line}" for line in lines)

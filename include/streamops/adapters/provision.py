@@ -1,0 +1,90 @@
+"""First-time set-up of empty servers: the bucket of the object store, and InfluxDB's organisation and token."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import boto3
+import httpx
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+
+from streamops.errors import StreamOpsError, UnreachableError
+from streamops.settings import Settings
+
+
+def ensure_bucket(settings: Settings) -> bool:
+    """Create the bucket with versioning on; True if it was created now.
+
+    Old versions of checkpoint objects expire after a day: Spark deletes batches all the time, and with
+    versioning on a delete alone frees nothing.
+
+    Raises:
+        UnreachableError: the object store does not answer (yet).
+    """
+    client: Any = boto3.client(
+        "s3",
+        endpoint_url=settings.s3_endpoint,
+        aws_access_key_id=settings.s3_access_key,
+        aws_secret_access_key=settings.s3_secret_key.get_secret_value(),
+        region_name="us-east-1",
+        config=Config(retries={"max_attempts": 1}, connect_timeout=2, read_timeout=10, s3={"addressing_style": "path"}),
+    )
+    try:
+        created = settings.s3_bucket not in {bucket["Name"] for bucket in client.list_buckets()["Buckets"]}
+        if created:
+            client.create_bucket(Bucket=settings.s3_bucket)
+        client.put_bucket_versioning(Bucket=settings.s3_bucket, VersioningConfiguration={"Status": "Enabled"})
+        client.put_bucket_lifecycle_configuration(
+            Bucket=settings.s3_bucket,
+            LifecycleConfiguration={
+                "Rules": [
+                    {
+                        "ID": "old-checkpoint-versions",
+                        "Status": "Enabled",
+                        "Filter": {"Prefix": "checkpoints/"},
+                        "NoncurrentVersionExpiration": {"NoncurrentDays": 1},
+                        "Expiration": {"ExpiredObjectDeleteMarker": True},
+                    }
+                ]
+            },
+        )
+    except (ClientError, BotoCoreError) as error:
+        status = getattr(error, "response", {}).get("ResponseMetadata", {}).get("HTTPStatusCode", 503)
+        if status < 500:
+            raise StreamOpsError(
+                f"The object store at {settings.s3_endpoint} refused bucket {settings.s3_bucket} ({error}); "
+                "check the credentials."
+            ) from error
+        raise UnreachableError(
+            f"The object store at {settings.s3_endpoint} did not answer ({type(error).__name__}); see its log."
+        ) from error
+    return created
+
+
+def ensure_influx(settings: Settings, user: str, password: str) -> bool:
+    """Give an empty InfluxDB its user, organisation, bucket and token; True if that happened now.
+
+    Raises:
+        UnreachableError: InfluxDB does not answer (yet).
+    """
+    try:
+        with httpx.Client(base_url=settings.influx_url, timeout=10, trust_env=False) as client:
+            if not client.get("/api/v2/setup").raise_for_status().json()["allowed"]:
+                return False
+            client.post(
+                "/api/v2/setup",
+                json={
+                    "username": user,
+                    "password": password,
+                    "org": settings.influx_org,
+                    "bucket": settings.influx_bucket,
+                    "token": settings.influx_token.get_secret_value(),
+                    "retentionPeriodSeconds": 0,
+                },
+            ).raise_for_status()
+    except (httpx.HTTPError, ValueError) as error:
+        raise UnreachableError(
+            f"InfluxDB at {settings.influx_url} did not answer ({type(error).__name__}); see its log."
+        ) from error
+    return True
