@@ -13,6 +13,7 @@ import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 PINS = Path(__file__).resolve().parent / "builds"
 VENV = Path(__file__).resolve().parents[2] / ".venv"
@@ -63,18 +64,18 @@ class GoServer:
     def build(self, log: Path) -> Path:
         """Build it, from what is already compiled if it was interrupted. Raises BuildError."""
         target = self.target()
-        target.parent.mkdir(parents=True, exist_ok=True)
+        _clear(target)
         environment = os.environ | {"GOTOOLCHAIN": os.environ.get("GOTOOLCHAIN", "auto")}
         with log.open("w") as output:
             if self.helper:
                 tools = cache() / "build" / f"{self.name}-tools"
-                _run(["go", "install", self.helper], PINS / self.name, environment | {"GOBIN": str(tools)}, output)
+                run(["go", "install", self.helper], PINS / self.name, environment | {"GOBIN": str(tools)}, output)
                 environment["PATH"] = f"{tools}{os.pathsep}{environment['PATH']}"
                 environment |= _stable_rust()
             fresh = target.with_name(f".{target.name}.{os.getpid()}")
             command = ["go", "build", "-trimpath", "-ldflags", "-s -w", "-o", str(fresh)]
             command += (["-tags", self.tags] if self.tags else []) + [self.package]
-            _run(command, PINS / self.name, environment, output)
+            run(command, PINS / self.name, environment, output)
         os.replace(fresh, target)
         return target
 
@@ -99,9 +100,9 @@ class Jars:
         fresh = target.with_name(f".{target.name}.{os.getpid()}")
         command = ["mvn", "-q", "-B", "-f", str(PINS / self.name / "pom.xml"), "dependency:copy-dependencies"]
         command += ["-DincludeScope=runtime", f"-DoutputDirectory={fresh}"]
-        target.parent.mkdir(parents=True, exist_ok=True)
+        _clear(target)
         with log.open("w") as output:
-            _run(command, PINS / self.name, dict(os.environ), output)
+            run(command, PINS / self.name, dict(os.environ), output)
         os.replace(fresh, target)
         return target
 
@@ -149,6 +150,13 @@ def spark_home() -> Path:
     return target
 
 
+def _clear(target: Path) -> None:
+    """Remove what interrupted builds left; set-up holds a lock, so nobody is building there."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    for left in target.parent.glob(f".{target.name}.*"):
+        shutil.rmtree(left) if left.is_dir() else left.unlink()
+
+
 def _project(jar: str) -> str:
     """``netty-buffer-4.1.126.Final.jar`` is the project ``netty-buffer``."""
     words = jar.removesuffix(".jar").split("-")
@@ -166,11 +174,10 @@ def _stable_rust() -> dict[str, str]:
     return {"RUSTUP_TOOLCHAIN": stable[0]} if stable else {}
 
 
-def _run(command: list[str], directory: Path, environment: dict[str, str], output: object) -> None:
-    done = subprocess.run(
-        command, cwd=directory, env=environment, stdout=output, stderr=subprocess.STDOUT, check=False
-    )  # type: ignore[call-overload]
+def run(command: list[str], directory: Path, environment: dict[str, str], output: IO[str]) -> None:
+    """Run a command into an open log file. Raises BuildError with the end of that log."""
+    done = subprocess.run(command, cwd=directory, env=environment, stdout=output, stderr=subprocess.STDOUT, check=False)
     if done.returncode:
-        log = getattr(output, "name", "")
+        log = output.name
         tail = "".join(f"\n    {line}" for line in Path(log).read_text(errors="replace").splitlines()[-12:])
         raise BuildError(f"'{' '.join(command[:3])} ...' failed; the log {log} ends with:{tail}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import socket
 import time
 import xmlrpc.client
 from dataclasses import dataclass
@@ -91,7 +90,7 @@ class Supervisor:
             raise StreamOpsError(
                 f"supervisord at {self._url} refused {method} of {arguments[:1]}: {fault.faultString}; see its log."
             ) from None
-        except (OSError, socket.timeout, http.client.HTTPException, xmlrpc.client.ProtocolError) as error:
+        except (TimeoutError, OSError, http.client.HTTPException, xmlrpc.client.ProtocolError) as error:
             reason = getattr(error, "errmsg", None) or type(error).__name__  # never the address: it has the password
             raise UnreachableError(
                 f"supervisord at {self._url} did not answer ({reason}); start the stack with 'make up'."

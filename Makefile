@@ -1,0 +1,48 @@
+# Every target says what it does: 'make help'.
+PYTHON ?= python3.11
+BIN := .venv/bin
+SEEDS ?= 1
+PYTEST_ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup setup-test lock up down status demo test test-faults bench lint format
+
+help: ## show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+setup: ## install the Python environment and build the pinned servers (once; quick the second time)
+	@$(PYTHON) include/stack/install.py
+
+setup-test:
+	@$(PYTHON) include/stack/install.py --browser
+
+lock: setup ## write requirements.lock from the present environment
+	@{ head -2 requirements.lock; $(BIN)/python -m pip freeze --all --exclude-editable \
+	  | grep -vE '^(pip|streamops)==| @ '; } > requirements.lock.new && mv requirements.lock.new requirements.lock
+
+up: setup ## start the local stack and wait until it is ready
+	@$(BIN)/python -m stack up
+
+down: ## stop the local stack; its data stays
+	@$(BIN)/python -m stack down
+
+status: ## show what of the local stack runs, and the addresses
+	@$(BIN)/python -m stack status
+
+demo: setup ## the whole story: stack, job v1 under load, upgrade to v2, recount
+	@$(BIN)/streamops demo
+
+test: setup-test ## set up what is needed and run all tests (faults with one seed each)
+	@$(BIN)/python -m pytest -m "" --seeds 1 $(PYTEST_ARGS)
+
+test-faults: setup-test ## run every fault with SEEDS=n seeds
+	@$(BIN)/python -m pytest -m faults --seeds $(SEEDS) $(PYTEST_ARGS)
+
+bench: setup ## measure rate, lateness, upgrade gap and memory; writes docs/performance.md
+	@$(BIN)/python -m benchmarks
+
+lint: setup ## ruff and mypy
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
+
+format: setup ## let ruff format and sort imports
+	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .

@@ -1,0 +1,179 @@
+"""Set-up: Debian packages, the Python environment, the pinned servers.
+
+Runs on the system's Python 3.11 with the standard library alone. Everything that is there already is left alone,
+so a second call is quick, and a call that was interrupted is continued by the next one.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from pathlib import Path
+
+if __package__ in (None, ""):  # started as a file, before anything is installed
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from stack import builds
+
+REPOSITORY = builds.VENV.parent
+LOCK = REPOSITORY / "requirements.lock"
+COMPILERS = ("pkg-config", "clang", "libclang-dev", "protobuf-compiler")  # what building influxd needs
+BROWSER = ("chromium", "chromium-driver")  # what the tests of the Airflow page need
+TOOLS = {
+    "go": "Go 1.26 builds minio and influxd (or name built ones with STREAMOPS_MINIO and STREAMOPS_INFLUXD)",
+    "cargo": "Rust builds a library of influxd (or name a built influxd with STREAMOPS_INFLUXD)",
+    "mvn": "Maven fetches the jars of Kafka and Spark",
+    "java": "Java 17 runs Kafka and Spark",
+}
+
+_began = time.monotonic()
+
+
+def say(text: str) -> None:
+    """One line of progress with the time since the start."""
+    elapsed = int(time.monotonic() - _began)
+    print(f"[{elapsed // 60:2d}:{elapsed % 60:02d}] {text}", flush=True)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Set everything up; ``--browser`` adds what the browser tests need. Returns the exit code."""
+    if sys.version_info[:2] != (3, 11):
+        print(f"StreamOps needs Python 3.11, not {sys.version.split()[0]}; run 'make PYTHON=python3.11 ...'.")
+        return 1
+    try:
+        builds.cache().mkdir(parents=True, exist_ok=True)
+        with (builds.cache() / "setup.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # one set-up at a time; a second one waits and then finds all done
+            changed = _set_up(browser="--browser" in argv)
+    except builds.BuildError as error:
+        print(f"Set-up stopped: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("Set-up was interrupted; run it again to continue.", file=sys.stderr)
+        return 130
+    if changed:
+        say("Set-up is complete.")
+    return 0
+
+
+def _set_up(browser: bool) -> bool:
+    missing = [server for server in builds.ALL if server.find() is None]
+    packages = list(COMPILERS) if builds.INFLUXD in missing else []
+    installed = _debian_packages([*packages, *(BROWSER if browser else ())])
+    _tools(missing)
+    logs = builds.cache() / "log"
+    logs.mkdir(exist_ok=True)
+    jobs: list[Callable[[], bool]] = [lambda: _python(logs / "pip.log")]
+    jobs.append(lambda: _build([server for server in missing if isinstance(server, builds.GoServer)], logs))
+    jobs.append(lambda: _build([server for server in missing if isinstance(server, builds.Jars)], logs))
+    with ThreadPoolExecutor(len(jobs)) as pool:
+        changed = any(_results([pool.submit(job) for job in jobs]))
+    builds.spark_home()
+    return changed or installed
+
+
+def _results(futures: list[Future[bool]]) -> list[bool]:
+    wait(futures, return_when=FIRST_EXCEPTION)
+    for future in futures:
+        if future.done() and future.exception():
+            say("One part failed; waiting for the others to finish what they have begun.")
+    return [future.result() for future in futures]
+
+
+def _build(servers: Sequence[builds.GoServer | builds.Jars], logs: Path) -> bool:
+    for server in servers:
+        with _Heartbeat(f"{server.name}: building"):
+            server.build(logs / f"{server.name}.log")
+    return bool(servers)
+
+
+def _python(log: Path) -> bool:
+    """Bring the virtual environment to exactly the locked versions."""
+    wanted = hashlib.sha256(LOCK.read_bytes() + (REPOSITORY / "pyproject.toml").read_bytes()).hexdigest()
+    mark = builds.VENV / "streamops-lock.sha256"
+    if mark.is_file() and mark.read_text() == wanted:
+        return False
+    python = builds.VENV / "bin" / "python"
+    steps = [] if python.exists() else [[sys.executable, "-m", "venv", str(builds.VENV)]]
+    pip = [str(python), "-m", "pip", "--disable-pip-version-check", "install"]
+    # The lock is complete, so nothing is left to resolve.
+    steps += [[*pip, "--no-deps", "-r", str(LOCK)]]
+    steps += [[*pip, "--no-deps", "--no-build-isolation", "-e", str(REPOSITORY)]]
+    with _Heartbeat("Python packages: installing"), log.open("w") as output:
+        for step in steps:
+            builds.run(step, REPOSITORY, dict(os.environ), output)
+    mark.write_text(wanted)
+    return True
+
+
+def _tools(missing: Sequence[builds.GoServer | builds.Jars]) -> None:
+    needed = ["java"]
+    needed += ["go"] if any(isinstance(server, builds.GoServer) for server in missing) else []
+    needed += ["cargo"] if builds.INFLUXD in missing else []
+    needed += ["mvn"] if any(isinstance(server, builds.Jars) for server in missing) else []
+    lacking = [TOOLS[name] for name in needed if not shutil.which(name)]
+    if lacking:
+        raise builds.BuildError(f"{'; '.join(lacking)}. Install what is missing and run this again.")
+
+
+def _debian_packages(names: Sequence[str]) -> bool:
+    """Install what is missing, where that is allowed; else stop with the command to run."""
+    lacking = [name for name in names if not _installed(name)]
+    if not lacking:
+        return False
+    command = ["apt-get", "install", "-y", "--no-install-recommends", *lacking]
+    if not shutil.which("apt-get"):
+        raise builds.BuildError(f"these are missing, install them with your system's tool: {' '.join(lacking)}.")
+    prefix = [] if os.geteuid() == 0 else ["sudo", "-n"]
+    if prefix and (not shutil.which("sudo") or subprocess.run(["sudo", "-n", "true"], capture_output=True).returncode):
+        raise builds.BuildError(f"system packages are missing; run: sudo {' '.join(command)}")
+    environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
+    log = builds.cache() / "log" / "apt.log"
+    log.parent.mkdir(exist_ok=True)
+    with _Heartbeat(f"system packages ({' '.join(lacking)}): installing"), log.open("w") as output:
+        builds.run([*prefix, "apt-get", "update"], REPOSITORY, environment, output)
+        builds.run([*prefix, *command], REPOSITORY, environment, output)
+    return True
+
+
+def _installed(package: str) -> bool:
+    command = ["dpkg-query", "-W", "-f", "${db:Status-Status}", package]
+    if not shutil.which(command[0]):
+        return all(shutil.which(name) for name in {"protobuf-compiler": ["protoc"]}.get(package, [package]))
+    answer = subprocess.run(command, capture_output=True, text=True, check=False)
+    return answer.stdout == "installed"
+
+
+class _Heartbeat:
+    """Says that something begins, that it still runs, and that it is done."""
+
+    def __init__(self, what: str, every_s: float = 30) -> None:
+        self.what, self.every = what, every_s
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._beat, daemon=True)
+
+    def __enter__(self) -> None:
+        say(f"{self.what} ...")
+        self._from = time.monotonic()
+        self._thread.start()
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+        say(f"{self.what} {'failed' if kind else 'done'} after {time.monotonic() - self._from:.0f} s")
+
+    def _beat(self) -> None:
+        while not self._over.wait(self.every):
+            say(f"{self.what}, {time.monotonic() - self._from:.0f} s so far")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

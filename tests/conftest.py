@@ -1,0 +1,56 @@
+"""Fixtures that several tests share. The one that matters: ``stack``, a whole stack of real servers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from streamops.settings import Settings
+
+ROOT = Path(__file__).resolve().parents[1]
+TEST_HOME = ROOT / "build" / "test-stack"
+TEST_OFFSET = "10000"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--seeds", type=int, default=1, help="seeds for each fault test")
+    parser.addoption("--keep-stack", action="store_true", help="leave the test stack running at the end")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test that asks for ``seed`` runs once for each of them."""
+    if "seed" in metafunc.fixturenames:
+        metafunc.parametrize("seed", range(1, metafunc.config.getoption("--seeds") + 1))
+
+
+@pytest.fixture(scope="session")
+def stack(request: pytest.FixtureRequest) -> Iterator[Settings]:
+    """The test stack's settings: its own home, ports and data, the generator stopped.
+
+    For the whole session the environment points to it, so that commands and child processes find it as well.
+    """
+    from stack import lifecycle
+
+    environment = {
+        "STREAMOPS_HOME": str(TEST_HOME),
+        "STREAMOPS_PORT_OFFSET": TEST_OFFSET,
+        "STREAMOPS_ENV_FILE": str(TEST_HOME / "stack.env"),
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for key, value in environment.items():
+            patch.setenv(key, value)
+        try:
+            yield lifecycle.up(TEST_HOME, generator=False)
+        finally:
+            if not request.config.getoption("--keep-stack"):
+                lifecycle.down(TEST_HOME)
+
+
+@pytest.fixture
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No setting of the caller's own installation."""
+    for key in [name for name in os.environ if name.startswith("STREAMOPS_")]:
+        monkeypatch.delenv(key)
