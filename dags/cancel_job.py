@@ -1,0 +1,43 @@
+"""
+# Cancel a job
+
+**What it does.** Stops a running job: the batch in flight is finished and committed, then the driver ends.
+
+**When to use it.** To take a job out of service. Its checkpoint stays, and `start_job` continues it without losing an
+event, as long as Kafka still has what came after. To keep a named copy of the state as well, use `snapshot_job` with
+*Cancel*.
+
+**What it changes.** The job is stopped. No results and no state are deleted.
+
+**What can go wrong, and how to recover.**
+
+- *Every task is skipped*: another operation holds the job; the log of `check` names it. Trigger again when it is over.
+- *The job is already stopped*: the run succeeds and changes nothing.
+- *It does not stop in time*: the run fails, and the job was told to stop; look at its log, then trigger again.
+- *Airflow or a worker died*: tasks continue at the recorded step when they are tried again. Clearing any task is safe.
+"""
+
+from airflow.sdk import DAG
+
+from streamops_airflow import forms, runs
+from streamops_airflow.operators.steps import BeginOperator, OutcomeOperator, ReleaseOperator, StepsOperator
+
+with DAG(
+    dag_id="cancel_job",
+    description="Stop a running job at a batch boundary",
+    doc_md=__doc__,
+    schedule=None,
+    tags=["streamops", "runbook", "stops-a-job"],
+    params={
+        "job": forms.job("stop"),
+        "stop_timeout_s": forms.seconds("Stopped within (s)", 60, "How long the batch in flight may take."),
+    },
+    **runs.DAG_ARGS,
+) as dag:
+    check = BeginOperator(task_id="check")
+    switch = StepsOperator(task_id="switch")
+    finish = StepsOperator(task_id="finish")
+    release_lock = ReleaseOperator(task_id="release_lock").as_teardown()
+    outcome = OutcomeOperator(task_id="outcome").as_teardown(on_failure_fail_dagrun=True)
+
+    check >> switch >> finish >> release_lock >> outcome

@@ -1,0 +1,49 @@
+"""
+# Start a stopped job
+
+**What it does.** Starts a stopped job again, the same version, from its own checkpoint: it continues exactly where it
+stopped.
+
+**When to use it.** After `cancel_job`, or after `snapshot_job` with *Cancel*. A job that never ran, or that shall start
+from a snapshot, is started with `deploy_job`.
+
+**What it changes.** The job record names a new launch and says that the job shall run. The deployment stays the same.
+
+**What can go wrong, and how to recover.**
+
+- *Every task is skipped*: another operation holds the job; the log of `check` names it. Trigger again when it is over.
+- *The job already runs*: the run succeeds and changes nothing.
+- *The job was never deployed*: refused; use `deploy_job`.
+- *Not healthy in time*: the run fails; the log names the stage or the error. Correct the cause and trigger again.
+- *Airflow or a worker died*: tasks continue at the recorded step when they are tried again. Clearing any task is safe.
+"""
+
+from airflow.sdk import DAG
+
+from streamops_airflow import forms, runs
+from streamops_airflow.operators.driver_submit import DriverSubmitOperator
+from streamops_airflow.operators.steps import BeginOperator, OutcomeOperator, ReleaseOperator, StepsOperator
+
+with DAG(
+    dag_id="start_job",
+    description="Start a stopped job again, from its own checkpoint",
+    doc_md=__doc__,
+    schedule=None,
+    tags=["streamops", "runbook", "changes-a-job"],
+    params={
+        "job": forms.job("start"),
+        "healthy_timeout_s": forms.seconds(
+            "Healthy within (s)", 180, "The run fails if the job is not healthy by then."
+        ),
+    },
+    **runs.DAG_ARGS,
+) as dag:
+    check = BeginOperator(task_id="check")
+    prepare = StepsOperator(task_id="prepare")
+    submit_driver = DriverSubmitOperator(task_id="submit_driver")
+    wait_healthy = StepsOperator(task_id="wait_healthy")
+    finish = StepsOperator(task_id="finish")
+    release_lock = ReleaseOperator(task_id="release_lock").as_teardown()
+    outcome = OutcomeOperator(task_id="outcome").as_teardown(on_failure_fail_dagrun=True)
+
+    check >> prepare >> submit_driver >> wait_healthy >> finish >> release_lock >> outcome

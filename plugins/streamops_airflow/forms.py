@@ -1,0 +1,50 @@
+"""The fields of the runbooks' forms. Airflow checks them against their schema before a run exists (400 otherwise)."""
+
+from __future__ import annotations
+
+from airflow.sdk import Param
+
+from streamops import names
+
+
+def _whole(pattern: str) -> str:
+    """JSON Schema searches; the naming rule matches whole names."""
+    return f"^(?:{pattern})$"
+
+
+def job(what: str) -> Param:
+    """The job to operate on; there is never a default."""
+    return Param(type="string", pattern=_whole(names.JOB.pattern), title="Job", description=f"The job to {what}.")
+
+
+def version(description: str) -> Param:
+    """A published version."""
+    return Param(type="string", pattern=_whole(names.VERSION.pattern), title="Version", description=description)
+
+
+def snapshot(description: str) -> Param:
+    """The name of a snapshot to make; names are unique per job."""
+    pattern = _whole(names.SNAPSHOT.pattern)
+    return Param(None, type=["null", "string"], pattern=pattern, title="Snapshot name", description=description)
+
+
+def from_snapshot(description: str) -> Param:
+    """A snapshot to start from: NAME, or JOB/NAME for another job's."""
+    pattern = _whole(f"({names.JOB.pattern}/)?{names.SNAPSHOT.pattern}")
+    return Param(None, type=["null", "string"], pattern=pattern, title="From snapshot", description=description)
+
+
+def flag(title: str, description: str, default: bool = False) -> Param:
+    """A box to tick."""
+    return Param(default, type="boolean", title=title, description=description)
+
+
+def seconds(title: str, default: int, description: str) -> Param:
+    """A deadline in seconds."""
+    return Param(default, type="integer", minimum=10, maximum=3600, title=title, description=description)
+
+
+def mapping(title: str, description: str, values: list[str]) -> Param:
+    """Names to values, as a JSON object."""
+    schema = {"additionalProperties": {"type": values}}
+    return Param({}, type="object", title=title, description=description, **schema)

@@ -1,0 +1,1 @@
+"""Hooks: from Airflow connections to clients of the core."""

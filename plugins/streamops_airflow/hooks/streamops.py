@@ -1,0 +1,140 @@
+"""One installation of StreamOps as Airflow connections, and the core's engine built from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseHook
+from streamops.engine import Engine, Ports
+
+from streamops.adapters.kafka import Ledger
+from streamops.adapters.object_store import ObjectStore
+from streamops.adapters.spark import SparkSubmitter
+from streamops.recount import recount_job
+from streamops.settings import Settings
+
+if TYPE_CHECKING:
+    from airflow.sdk import Connection
+
+    from streamops.definitions import Resources
+    from streamops.operations import Owner
+    from streamops.records import Offsets
+    from streamops.submission import Submission
+
+S3, SPARK, KAFKA, INFLUX = "streamops_s3", "streamops_spark", "streamops_kafka", "streamops_influx"
+
+
+def settings_from(s3: Connection, spark: Connection, kafka: Connection, influx: Connection) -> Settings:
+    """Read the four connections.
+
+    ``streamops_s3``: login, password, extra ``endpoint_url`` and ``bucket``. ``streamops_spark``: host and port of
+    the master, extra ``spark_ui``, ``spark_home``, ``spark_conf_dir`` and ``node_dir``. ``streamops_kafka``: extra
+    ``bootstrap.servers``. ``streamops_influx``: host is the URL, login the organisation, password the token, extra
+    ``bucket``.
+    """
+    s3_extra, spark_extra = s3.extra_dejson, spark.extra_dejson
+    host = (spark.host or "").removeprefix("spark://")
+    values: dict[str, Any] = {
+        "kafka_bootstrap_servers": kafka.extra_dejson["bootstrap.servers"],
+        "s3_endpoint": s3_extra["endpoint_url"],
+        "s3_access_key": s3.login,
+        "s3_secret_key": s3.password,
+        "s3_bucket": s3_extra["bucket"],
+        "influx_url": influx.host,
+        "influx_org": influx.login,
+        "influx_token": influx.password,
+        "influx_bucket": influx.extra_dejson["bucket"],
+        "spark_master": f"spark://{host}:{spark.port}" if spark.port else f"spark://{host}",
+        "spark_ui": spark_extra.get("spark_ui", ""),
+        "spark_home": spark_extra["spark_home"],
+        "spark_conf_dir": spark_extra["spark_conf_dir"],
+        "node_dir": spark_extra["node_dir"],
+    }
+    return Settings.model_validate(values)
+
+
+@dataclass(frozen=True)
+class _Owners:
+    """Whether the owner of a lock is over, as Airflow says."""
+
+    finished: Callable[[Owner], bool | None]
+
+
+@dataclass(frozen=True)
+class _Submitter:
+    """Puts drivers on the cluster through ``put``, and asks the master what room there is."""
+
+    settings: Settings
+    put: Callable[[Submission], str]
+
+    def submit(self, submission: Submission) -> str:
+        """Spark's id of the driver."""
+        return self.put(submission)
+
+    def room_for(self, resources: Resources) -> bool:
+        """Whether the cluster has cores and memory for one more driver with its executors."""
+        return SparkSubmitter(self.settings).room_for(resources)
+
+
+def _nobody(submission: Submission) -> str:
+    raise NotImplementedError("a watcher submits nothing")
+
+
+class StreamOpsHook(BaseHook):
+    """Clients of one installation.
+
+    Args:
+        s3, spark, kafka, influx: connection ids.
+    """
+
+    def __init__(self, s3: str = S3, spark: str = SPARK, kafka: str = KAFKA, influx: str = INFLUX) -> None:
+        super().__init__()
+        self.ids = (s3, spark, kafka, influx)
+
+    @cached_property
+    def settings(self) -> Settings:
+        """Endpoints and credentials. Not for XCom, templates or logs."""
+        return settings_from(*(self.get_connection(conn_id) for conn_id in self.ids))
+
+    @cached_property
+    def store(self) -> ObjectStore:
+        """The object store."""
+        return ObjectStore(self.settings)
+
+    def get_conn(self) -> ObjectStore:
+        """The object store: what most of an operation talks to."""
+        return self.store
+
+    def engine(
+        self,
+        say: Callable[[str], None],
+        finished: Callable[[Owner], bool | None],
+        submit: Callable[[Submission], str],
+        at_point: Callable[[str, str], None] = lambda step, when: None,
+    ) -> Engine:
+        """The engine that carries out an operation's steps.
+
+        Args:
+            say: receives one line for each thing done; together they are the audit.
+            finished: whether the DAG run of an owner has finished; None when Airflow does not know it.
+            submit: puts a driver on the cluster and returns Spark's id of it.
+            at_point: called before and after each side effect.
+        """
+        ports = Ports(
+            store=self.store,
+            submitter=_Submitter(self.settings, submit),
+            ledger=Ledger(self.settings),
+            owners=_Owners(finished),
+            recount=self._recount,
+        )
+        return Engine(ports, say, at_point)
+
+    def watcher(self) -> Engine:
+        """An engine that only looks (``Engine.poll``)."""
+        return self.engine(say=self.log.info, finished=lambda owner: None, submit=_nobody)
+
+    def _recount(self, job: str, since: Offsets | None) -> dict[str, Any]:
+        return recount_job(self.settings, self.store, job, since).model_dump(mode="json")

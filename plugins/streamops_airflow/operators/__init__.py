@@ -1,0 +1,1 @@
+"""Operators: one Airflow task for each task of an operation's plan."""

@@ -1,0 +1,126 @@
+"""What every task of a runbook shares: its operation, the engine, and how errors end a task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowTaskTerminated
+
+from streamops.errors import ConflictError, LeaseLostError, StreamOpsError, UnreachableError
+from streamops.operations import Owner, plan
+from streamops_airflow import runs
+from streamops_airflow.hooks.streamops import StreamOpsHook
+from streamops_airflow.triggers.waiting import StepTrigger
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+    from streamops.engine import Engine
+
+    from streamops.submission import Submission
+
+# Another try may find these gone; every other refusal stands, and a retry would only repeat it.
+_MAY_PASS = (UnreachableError, ConflictError, LeaseLostError)
+_FINISHED = {"success": True, "failed": True, "queued": False, "running": False}
+
+
+@contextmanager
+def plain_errors() -> Iterator[None]:
+    """End the task with the core's one sentence; only errors that may pass are retried."""
+    try:
+        yield
+    except _MAY_PASS as error:
+        raise AirflowException(str(error)) from error
+    except StreamOpsError as error:
+        raise AirflowFailException(str(error)) from error
+
+
+def finished(context: Context) -> Callable[[Owner], bool | None]:
+    """Asks Airflow whether the DAG run that owns a lock is over; None when Airflow does not know the run."""
+
+    def ask(owner: Owner) -> bool | None:
+        if owner.kind != "airflow" or not owner.dag_id or not owner.run_id:
+            return None
+        try:
+            state = context["ti"].get_dagrun_state(owner.dag_id, owner.run_id)
+        except Exception:  # the Task SDK has no error of its own for an unknown run
+            return None
+        return _FINISHED.get(str(getattr(state, "value", state)))
+
+    return ask
+
+
+def fence(context: Context) -> Callable[[str, str], None]:
+    """Refuses to go on once this task may no longer run.
+
+    A task that somebody marks failed keeps its process for some seconds (until the next heartbeat), while Airflow
+    already runs the teardowns. The check stands before every side effect, beside the conditional writes.
+    """
+    ti = context["ti"]
+
+    def check(step: str, when: str) -> None:
+        states = ti.get_task_states(dag_id=ti.dag_id, task_ids=[ti.task_id], run_ids=[ti.run_id])
+        state = states.get(ti.run_id, {}).get(ti.task_id)
+        if when == "before" and state is not None and str(getattr(state, "value", state)) != "running":
+            raise AirflowTaskTerminated(f"This task was set to {state} meanwhile; {step} is left to the teardown.")
+
+    return check
+
+
+class OperationMixin:
+    """For operators that carry out one task of an operation's plan."""
+
+    if TYPE_CHECKING:
+        task_id: str
+        log: Any
+        defer: Callable[..., Any]
+
+    def engine(self, context: Context) -> Engine:
+        """The engine, speaking into this task's log."""
+        return StreamOpsHook().engine(
+            say=self.log.info, finished=finished(context), submit=self.submit, at_point=fence(context)
+        )
+
+    def submit(self, submission: Submission) -> str:
+        """Put a driver on the cluster and return Spark's id of it."""
+        from streamops_airflow.hooks.driver_submit import DriverSubmitHook
+
+        hook = StreamOpsHook()
+        return DriverSubmitHook(hook.settings, submission).submit()
+
+    def waiting_step(self, context: Context, task: str) -> str | None:
+        """The step of a task that waits for something outside, if it has one."""
+        steps = plan(context["dag_run"].dag_id)
+        return next((step.name for step in steps if step.task == task and step.waits), None)
+
+    def wait(self, context: Context, step: str) -> None:
+        """Go on when the step is done; until then, defer. Returns only when it is done already."""
+        run = runs.of(context)
+        with plain_errors():
+            done, why = self.engine(context).poll(run.job, run.operation_id, step)
+        self.log.info("%s: %s", step, why)
+        if not done:
+            deadline = datetime.now(UTC).timestamp() + run.request.healthy_timeout_s
+            trigger = StepTrigger(run.job, run.operation_id, step, deadline)
+            self.defer(trigger=trigger, method_name="resume")
+
+    def resume(self, context: Context, event: dict[str, Any]) -> Any:
+        """Called when the trigger fired.
+
+        Raises:
+            AirflowFailException: what was waited for cannot come any more, or did not come in time.
+        """
+        self.log.info("%s", event["why"])
+        if not event["done"]:
+            raise AirflowFailException(event["why"])
+        return self.after_wait(context)
+
+    def after_wait(self, context: Context) -> Any:
+        """What is left to do after the wait."""
+        raise NotImplementedError
+
+    def on_kill(self) -> None:
+        """Stop this process's part at once; drivers and objects stay as they are, the operation says where it was."""
+        raise AirflowTaskTerminated("The task was ended from outside; the driver is left alone.")

@@ -1,0 +1,121 @@
+"""The tasks of a runbook: first, middle and teardowns."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+
+from streamops.errors import LockedError
+from streamops_airflow import runs
+from streamops_airflow.operators.base import OperationMixin, plain_errors
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+    from streamops.engine import Engine
+
+    from streamops.operations import Operation
+
+
+class StepsOperator(OperationMixin, BaseOperator):
+    """Carries out the steps that the plan gives to the task of this name; waits by deferring.
+
+    XCom: the facts that the steps report (ids, counts, durations).
+    """
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Run the steps, continuing at what is recorded."""
+        if step := self.waiting_step(context, self.task_id):
+            self.wait(context, step)
+        return self.after_wait(context)
+
+    def after_wait(self, context: Context) -> dict[str, Any]:
+        """The steps themselves; a waiting step that is done is only recorded."""
+        run = runs.of(context)
+        with plain_errors():
+            return dict(self.engine(context).run_task(run.job, run.operation_id, self.task_id))
+
+
+class BeginOperator(StepsOperator):
+    """The first task: takes the job's operation lock, writes the operation object, and refuses what must not be.
+
+    A job that another operation holds is left alone: this task and all after it end skipped, and the log names
+    the owner.
+    """
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Begin (or find) this run's operation and check the request."""
+        with plain_errors():
+            run = runs.of(context)
+            try:
+                operation = self.engine(context).begin(run.request, run.owner, run.operation_id)
+            except LockedError as error:
+                self.log.warning("Nothing was done. %s", error)
+                raise AirflowSkipException(str(error)) from error
+        self.log.info("Operation %s on job %s, asked for by %s", run.operation_id, run.job, run.owner.user)
+        facts = super().execute(context)
+        return {"operation": operation.id, "job": run.job, **facts}
+
+
+class TeardownOperator(OperationMixin, BaseOperator):
+    """Runs also when a task failed or somebody marked the run failed; skipped when the run never began an operation.
+
+    Teardowns have no setup in Airflow's sense: with ``check`` as their setup they would not run when somebody
+    marks the run failed while ``check`` works, although the lock may be taken by then.
+    """
+
+    def execute(self, context: Context) -> str:
+        """Do this teardown's part."""
+        with plain_errors():
+            run = runs.of(context)
+            engine = self.engine(context)
+            operation = engine.find(run.job, run.operation_id)
+            if operation is None:
+                self.log.info("This run never began an operation on %s; there is nothing to do.", run.job)
+                raise AirflowSkipException
+            said = self.tear_down(engine, operation)
+        self.log.info("%s", said)
+        return said
+
+    def tear_down(self, engine: Engine, operation: Operation) -> str:
+        """Do it and say what was done."""
+        raise NotImplementedError
+
+
+class RestoreOperator(TeardownOperator):
+    """After a failure, what ran before runs again; after a success, nothing happens."""
+
+    def tear_down(self, engine: Engine, operation: Operation) -> str:
+        """The engine knows how far the operation came."""
+        if operation.state == "succeeded":
+            return "The operation succeeded; there is nothing to restore."
+        engine.fail(operation.job, operation.id, "a task failed, or somebody marked the run failed")
+        return engine.undo(operation.job, operation.id)
+
+
+class ReleaseOperator(TeardownOperator):
+    """Gives the job's operation lock back."""
+
+    def tear_down(self, engine: Engine, operation: Operation) -> str:
+        """Record the failure first, so that nobody takes the operation for a running one."""
+        if operation.state != "succeeded":
+            engine.fail(operation.job, operation.id, "a task failed, or somebody marked the run failed")
+        engine.release(operation.job, operation.id)
+        return f"The operation lock of {operation.job} is free."
+
+
+class OutcomeOperator(TeardownOperator):
+    """Fails the run unless its operation succeeded.
+
+    Airflow takes a run's state from its last tasks. When somebody marks a run failed, those are *skipped*, and with
+    the teardowns successful the run would end green.
+    """
+
+    def tear_down(self, engine: Engine, operation: Operation) -> str:
+        """Say how it ended. Raises AirflowFailException when it did not succeed."""
+        if operation.state != "succeeded":
+            raise AirflowFailException(
+                f"Operation {operation.id} on {operation.job} did not succeed: {operation.state}."
+            )
+        return f"Operation {operation.id} on {operation.job} succeeded."

@@ -1,0 +1,56 @@
+"""Which operation a DAG run is. Everything here follows from the run alone, so every try finds the same operation."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from streamops.operations import Owner, Request
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+# Every step is idempotent and continues at what is recorded, so another try is safe; a refusal is never retried.
+RETRIES: dict[str, Any] = {"retries": 2, "retry_delay": timedelta(seconds=5)}
+# Different jobs may be operated on at the same time; one job's operations exclude each other by its lock.
+DAG_ARGS: dict[str, Any] = {
+    "catchup": False,
+    "max_active_runs": 8,
+    "is_paused_upon_creation": False,
+    "default_args": {"owner": "streamops", **RETRIES},
+}
+
+
+def operation_id(dag_id: str, run_id: str) -> str:
+    """The operation of a DAG run: readable, a valid name, and different for different runs."""
+    return f"{dag_id}-{hashlib.sha256(f'{dag_id}/{run_id}'.encode()).hexdigest()[:12]}"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One DAG run as an operation."""
+
+    request: Request
+    owner: Owner
+    operation_id: str
+
+    @property
+    def job(self) -> str:
+        """The job that is operated on."""
+        return self.request.job
+
+
+def of(context: Context) -> Run:
+    """The operation that the running task belongs to.
+
+    Raises:
+        pydantic.ValidationError, NameRefusedError: the form's values are not a valid request.
+    """
+    dag_run, params = context["dag_run"], dict(context["params"])
+    known = {name: value for name, value in params.items() if name in Request.model_fields and value is not None}
+    request = Request.model_validate({"runbook": dag_run.dag_id, **known})
+    user = getattr(dag_run, "triggering_user_name", None) or "unknown"
+    owner = Owner(kind="airflow", dag_id=dag_run.dag_id, run_id=dag_run.run_id, user=user)
+    return Run(request, owner, operation_id(dag_run.dag_id, dag_run.run_id))

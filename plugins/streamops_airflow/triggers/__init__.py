@@ -1,0 +1,1 @@
+"""Triggers: the waiting of an operation, without a worker."""

@@ -1,0 +1,138 @@
+"""The runbooks as Airflow reads them."""
+
+import importlib
+import re
+import socket
+
+import pytest
+from airflow.dag_processing.dagbag import DagBag
+from airflow.sdk.exceptions import ParamValidationError
+
+from streamops.operations import Request, plan, tasks
+from streamops.settings import REPOSITORY
+
+RUNBOOKS = ("deploy_job", "start_job", "snapshot_job", "cancel_job", "upgrade_job")
+DESTRUCTIVE = ("from_scratch", "cancel", "fork")
+
+
+@pytest.fixture(scope="module")
+def dags():
+    def refuse(*_):
+        raise AssertionError("parsing a runbook opened a connection")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(socket.socket, "connect", refuse)
+        bag = DagBag(str(REPOSITORY / "dags"))
+    assert not bag.import_errors
+    return bag.dags
+
+
+def test_there_is_one_runbook_per_kind_of_operation(dags):
+    assert set(dags) == set(RUNBOOKS)
+
+
+@pytest.mark.parametrize("runbook", RUNBOOKS)
+def test_tasks_come_in_the_order_of_the_plan_and_teardowns_last(dags, runbook):
+    dag = dags[runbook]
+    order = [task.task_id for task in dag.topological_sort()]
+    teardowns = [task.task_id for task in dag.tasks if task.is_teardown]
+    expected = ["restore_old_version"] if runbook == "upgrade_job" else []
+    assert order == [*tasks(runbook), *expected, "release_lock", "outcome"]
+    assert set(teardowns) == {*expected, "release_lock", "outcome"}
+    chain = [(task.task_id, sorted(task.downstream_task_ids)) for task in dag.topological_sort()]
+    assert chain == [(name, order[at + 1 : at + 2]) for at, name in enumerate(order)]
+
+
+@pytest.mark.parametrize("runbook", RUNBOOKS)
+def test_only_the_outcome_decides_a_run_whose_tasks_were_skipped(dags, runbook):
+    deciding = [task.task_id for task in dags[runbook].tasks if task.on_failure_fail_dagrun]
+    assert deciding == ["outcome"]
+
+
+@pytest.mark.parametrize("runbook", RUNBOOKS)
+def test_the_docstring_is_the_runbook(dags, runbook):
+    dag = dags[runbook]
+    for heading in ("What it does", "When to use it", "What it changes", "What can go wrong, and how to recover"):
+        assert heading in dag.doc_md
+    assert {"streamops", "runbook"} <= set(dag.tags)
+    assert dag.owner == "streamops"
+
+
+@pytest.mark.parametrize("runbook", RUNBOOKS)
+def test_runbooks_start_only_when_asked_and_retry_every_task(dags, runbook):
+    dag = dags[runbook]
+    assert dag.is_paused_upon_creation is False
+    assert not dag.catchup
+    assert dag.timetable.can_be_scheduled is False
+    assert dag.max_active_runs > 1  # other jobs need not wait
+    assert all(task.retries >= 1 for task in dag.tasks)
+
+
+@pytest.mark.parametrize("runbook", RUNBOOKS)
+def test_every_field_is_described_and_known_to_the_request(dags, runbook):
+    for name, param in dags[runbook].params.items():
+        assert param.description, name
+        assert param.schema["title"], name
+    only_airflow = {"strategy", "recount"}
+    assert set(dags[runbook].params) - only_airflow <= set(Request.model_fields)
+
+
+@pytest.mark.parametrize("runbook", RUNBOOKS)
+def test_nothing_destructive_and_no_job_is_preselected(dags, runbook):
+    params = dags[runbook].params
+    assert not params.get_param("job").has_value
+    for name in DESTRUCTIVE:
+        if name in params:
+            assert params.get_param(name).value is False
+
+
+@pytest.mark.parametrize("runbook", RUNBOOKS)
+@pytest.mark.parametrize("job", ["", "A", "a b", "../a", "-a", "a" * 64, None, 3])
+def test_a_bad_job_name_is_refused_by_the_form(dags, runbook, job):
+    with pytest.raises(ParamValidationError):
+        dags[runbook].params.get_param("job").resolve(value=job)
+
+
+@pytest.mark.parametrize("name", ["", ".hidden", "a/b", "a" * 129, "a b"])
+def test_a_bad_snapshot_name_is_refused_by_the_form(dags, name):
+    for runbook in ("snapshot_job", "upgrade_job"):
+        with pytest.raises(ParamValidationError):
+            dags[runbook].params.get_param("snapshot").resolve(value=name)
+
+
+def test_good_names_pass_the_forms(dags):
+    assert dags["upgrade_job"].params.get_param("job").resolve(value="trade-analyser") == "trade-analyser"
+    assert dags["upgrade_job"].params.get_param("snapshot").resolve(value="SavePoint1") == "SavePoint1"
+    assert dags["deploy_job"].params.get_param("from_snapshot").resolve(value="a/S1") == "a/S1"
+    with pytest.raises(ParamValidationError):
+        dags["upgrade_job"].params.get_param("strategy").resolve(value="yolo")
+
+
+@pytest.mark.parametrize("runbook", RUNBOOKS)
+def test_every_waiting_step_has_a_task_that_defers(dags, runbook):
+    for step in plan(runbook):
+        if step.waits:
+            assert hasattr(dags[runbook].get_task(step.task), "wait")
+
+
+def test_the_package_is_hidden_from_airflows_import_by_file_stem():
+    ignored = (REPOSITORY / "plugins" / ".airflowignore").read_text().split("\n")
+    packages = [path.name for path in (REPOSITORY / "plugins").iterdir() if (path / "__init__.py").is_file()]
+    assert packages
+    assert set(packages) <= set(ignored)
+
+
+def test_a_runbook_file_is_wiring_only():
+    for runbook in RUNBOOKS:
+        text = (REPOSITORY / "dags" / f"{runbook}.py").read_text()
+        assert text.count("\n") < 150
+        assert not re.search(r"^(def|class|if|for|while) ", text, re.MULTILINE)
+
+
+def test_triggers_are_importable_by_the_name_they_are_stored_under():
+    from streamops_airflow.triggers.waiting import StepTrigger
+
+    path, kept = StepTrigger("a", "op", "healthy", deadline=1.5).serialize()
+    module, _, name = path.rpartition(".")
+    again = getattr(importlib.import_module(module), name)(**kept)
+    assert again.serialize() == (path, kept)
