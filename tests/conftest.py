@@ -11,8 +11,8 @@ import pytest
 from streamops.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[1]
-TEST_HOME = ROOT / "build" / "test-stack"
-TEST_OFFSET = "10000"
+TEST_OFFSET = os.environ.get("STREAMOPS_TEST_PORT_OFFSET", "10000")
+TEST_HOME = ROOT / "build" / ("test-stack" if TEST_OFFSET == "10000" else f"test-stack-{TEST_OFFSET}")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -31,6 +31,7 @@ def stack(request: pytest.FixtureRequest) -> Iterator[Settings]:
     """The test stack's settings: its own home, ports and data, the generator stopped.
 
     For the whole session the environment points to it, so that commands and child processes find it as well.
+    A test stack that is up already is used and left up.
     """
     from stack import lifecycle
 
@@ -42,10 +43,11 @@ def stack(request: pytest.FixtureRequest) -> Iterator[Settings]:
     with pytest.MonkeyPatch.context() as patch:
         for key, value in environment.items():
             patch.setenv(key, value)
+        found = lifecycle.status(TEST_HOME).running
         try:
             yield lifecycle.up(TEST_HOME, generator=False)
         finally:
-            if not request.config.getoption("--keep-stack"):
+            if not found and not request.config.getoption("--keep-stack"):
                 lifecycle.down(TEST_HOME)
 
 

@@ -131,8 +131,8 @@ def spark_home() -> Path:
     if package is None or extra is None:
         raise BuildError("Spark is not set up; run 'make setup'.")
     own = {jar.name: jar for jar in (package / "jars").glob("*.jar")}
-    projects = {_project(name) for name in own} | {"commons-logging"}  # jcl-over-slf4j takes its place in Spark
-    jars = own | {jar.name: jar for jar in extra.glob("*.jar") if _project(jar.name) not in projects}
+    projects = {project(name) for name in own} | {"commons-logging"}  # jcl-over-slf4j takes its place in Spark
+    jars = own | {jar.name: jar for jar in extra.glob("*.jar") if project(jar.name) not in projects}
     identity = "\0".join([str(package), *sorted(map(str, jars.values()))])
     target = cache() / f"spark-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
     if not target.is_dir():
@@ -157,7 +157,7 @@ def _clear(target: Path) -> None:
         shutil.rmtree(left) if left.is_dir() else left.unlink()
 
 
-def _project(jar: str) -> str:
+def project(jar: str) -> str:
     """``netty-buffer-4.1.126.Final.jar`` is the project ``netty-buffer``."""
     words = jar.removesuffix(".jar").split("-")
     version = next((index for index, word in enumerate(words) if index and word[:1].isdigit()), len(words))
@@ -176,7 +176,12 @@ def _stable_rust() -> dict[str, str]:
 
 def run(command: list[str], directory: Path, environment: dict[str, str], output: IO[str]) -> None:
     """Run a command into an open log file. Raises BuildError with the end of that log."""
-    done = subprocess.run(command, cwd=directory, env=environment, stdout=output, stderr=subprocess.STDOUT, check=False)
+    program = shutil.which(command[0], path=environment.get("PATH"))
+    if program is None:
+        raise BuildError(f"'{command[0]}' is not on PATH; install it and run this again.")
+    done = subprocess.run(
+        [program, *command[1:]], cwd=directory, env=environment, stdout=output, stderr=subprocess.STDOUT, check=False
+    )
     if done.returncode:
         log = output.name
         tail = "".join(f"\n    {line}" for line in Path(log).read_text(errors="replace").splitlines()[-12:])

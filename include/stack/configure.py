@@ -74,6 +74,7 @@ def _kafka(layout: Layout) -> str:
         "share.coordinator.state.topic.replication.factor": 1,
         "share.coordinator.state.topic.min.isr": 1,
         "group.initial.rebalance.delay.ms": 0,
+        "metadata.max.idle.interval.ms": 5000,  # an idle broker writes a record that often, with a disk flush each
         "num.network.threads": 2,
         "num.io.threads": 4,
         "log.cleaner.dedupe.buffer.size": 16 << 20,

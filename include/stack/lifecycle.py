@@ -170,7 +170,7 @@ def _start_all(layout: Layout, supervisor: Supervisor, say: Say) -> None:
 
 def _end_leftovers(layout: Layout, say: Say, patience_s: float = 15) -> None:
     """End processes of this stack that outlived their supervisor, such as drivers; each carries the stack's mark."""
-    left = list(_processes(layout))
+    left = list(processes(layout))
     if not left:
         return
     say(f"Ending {len(left)} left-over process(es) of the stack.")
@@ -182,7 +182,7 @@ def _end_leftovers(layout: Layout, say: Say, patience_s: float = 15) -> None:
     psutil.wait_procs(stubborn, timeout=5)
 
 
-def _processes(layout: Layout) -> Iterator[psutil.Process]:
+def processes(layout: Layout) -> Iterator[psutil.Process]:
     """Processes marked as part of this stack, except the caller and its parents."""
     own = psutil.Process()
     spared = {own.pid, *(parent.pid for parent in own.parents())}

@@ -8,6 +8,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from stack.layout import Layout
 from stack.private import read_pairs
@@ -78,9 +79,10 @@ def wait(name: str, probe: Callable[[Layout], str], layout: Layout, deadline_s: 
         time.sleep(0.2)
 
 
-def _json(url: str) -> dict:  # type: ignore[type-arg]
+def _json(url: str) -> dict[str, Any]:
     with _direct.open(url, timeout=5) as answer:
-        return json.load(answer)
+        found: dict[str, Any] = json.load(answer)
+        return found
 
 
 def _tail(log: Path) -> str:

@@ -1,0 +1,75 @@
+"""Pinned servers: found, keyed by their pins, and never half built."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from stack import builds
+
+INSTALL = Path(builds.__file__).with_name("install.py")
+
+
+def test_a_changed_pin_asks_for_a_new_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = builds.KAFKA.target()
+    shutil.copytree(builds.PINS, tmp_path / "pins")
+    monkeypatch.setattr(builds, "PINS", tmp_path / "pins")
+    assert builds.KAFKA.target() == before
+    pom = tmp_path / "pins" / "kafka" / "pom.xml"
+    pom.write_text(pom.read_text().replace("4.2.0", "4.2.1"))
+    assert builds.KAFKA.target() != before
+
+
+def test_a_binary_named_in_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STREAMOPS_MINIO", sys.executable)
+    assert builds.MINIO.find() == Path(sys.executable).resolve()
+
+
+def test_a_binary_on_path_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "influxd"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    monkeypatch.delenv("STREAMOPS_INFLUXD", raising=False)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    assert builds.INFLUXD.find() == program
+
+
+def test_setup_says_which_named_binary_is_wrong(tmp_path: Path) -> None:
+    environment = os.environ | {"STREAMOPS_MINIO": str(tmp_path / "nothing"), "XDG_CACHE_HOME": str(tmp_path)}
+    done = subprocess.run([sys.executable, INSTALL], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert f"STREAMOPS_MINIO names {tmp_path / 'nothing'}, which is not a program" in done.stderr
+
+
+def test_setup_needs_nothing_but_the_standard_library() -> None:
+    code = f"import sys; sys.path.insert(0, {str(INSTALL.parents[1])!r}); import stack.install"
+    subprocess.run([sys.executable, "-I", "-S", "-c", code], check=True)
+
+
+def test_what_an_interrupted_build_left_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    left = builds.KAFKA.target().with_name(f".{builds.KAFKA.target().name}.1234")
+    left.mkdir(parents=True)
+    (left / "half.jar").write_text("half")
+    monkeypatch.setenv("PATH", str(tmp_path))  # no Maven there, so the build itself cannot succeed
+    with pytest.raises(builds.BuildError):
+        builds.KAFKA.build(tmp_path / "log")
+    assert builds.KAFKA.find() is None
+    assert not left.exists()
+
+
+def test_spark_gets_no_second_version_of_a_library_it_has() -> None:
+    jars = list((builds.spark_home() / "jars").iterdir())
+    added = {builds.project(jar.name) for jar in jars if jar.readlink().parent == builds.SPARK_JARS.find()}
+    own = {builds.project(jar.name) for jar in jars} - added
+    counted = Counter(builds.project(jar.name) for jar in jars)
+    assert {name for name in added if counted[name] > 1} == set()
+    assert {"hadoop-aws", "spark-sql-kafka", "kafka-clients", "s3-transfer-manager"} <= added
+    assert {"netty-common", "slf4j-api", "httpclient", "commons-codec"} <= own
+    assert not ((added | own) & {"bundle", "commons-logging"})

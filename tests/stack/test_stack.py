@@ -1,0 +1,172 @@
+"""The running stack keeps its promises: private, on loopback, complete, and back after a crash."""
+
+from __future__ import annotations
+
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from stack import configure, lifecycle, supervision
+from stack.layout import Layout
+from stack.private import read_pairs
+from stack.programs import GENERATOR, Traffic
+from streamops.adapters.kafka import Ledger
+from streamops.adapters.object_store import ObjectStore
+from streamops.adapters.supervisor import Supervisor
+from streamops.errors import UnreachableError
+from streamops.settings import Settings
+
+pytestmark = pytest.mark.stack
+
+NAMED_IN_THE_MANUAL = """KAFKA_BOOTSTRAP_SERVERS S3_ENDPOINT S3_ACCESS_KEY S3_SECRET_KEY S3_BUCKET INFLUX_URL INFLUX_ORG
+INFLUX_TOKEN INFLUX_BUCKET SPARK_MASTER SPARK_UI AIRFLOW_URL AIRFLOW_USER AIRFLOW_PASSWORD""".split()
+
+
+@pytest.fixture
+def layout(stack: Settings) -> Layout:
+    return Layout.find()
+
+
+def until(condition: Callable[[], bool], deadline_s: float = 60) -> None:
+    end = time.monotonic() + deadline_s
+    while not condition():
+        assert time.monotonic() < end, "the condition did not come true in time"
+        time.sleep(0.2)
+
+
+def secrets_of(layout: Layout) -> dict[str, bytes]:
+    pairs = read_pairs(layout.env_file)
+    found = {key: value.encode() for key, value in pairs.items() if key.endswith(("PASSWORD", "TOKEN", "SECRET"))}
+    return found | {key: pairs[key].encode() for key in ("S3_SECRET_KEY", "AIRFLOW_SECRET_KEY", "AIRFLOW_FERNET_KEY")}
+
+
+def test_every_file_with_a_secret_is_readable_by_its_owner_only(layout: Layout) -> None:
+    secrets = secrets_of(layout)
+    assert len(secrets) >= 7
+    # What servers store is their own; everything that the stack writes is looked at.
+    files = [path for path in layout.home.rglob("*") if path.is_file() and layout.data not in path.parents]
+    holding = [path for path in files if any(secret in path.read_bytes() for secret in secrets.values())]
+    assert layout.env_file in holding
+    assert {stat.S_IMODE(path.stat().st_mode) for path in holding} == {0o600}
+    assert stat.S_IMODE(layout.home.stat().st_mode) == 0o700
+
+
+def test_no_secret_is_in_a_process_list_or_a_log(layout: Layout) -> None:
+    secrets = secrets_of(layout)
+    looked_at = 0
+    for process in lifecycle.processes(layout):
+        try:
+            shown = "\0".join([*process.cmdline(), *process.environ().values()]).encode()
+        except psutil.Error:
+            continue
+        looked_at += 1
+        assert [key for key, value in secrets.items() if value in shown] == [], process.name()
+    assert looked_at >= 10
+    logs = [path for path in layout.log.rglob("*") if path.is_file()]
+    logs += [path for path in (layout.airflow / "logs").rglob("*") if path.is_file()]
+    logs += [path for path in layout.node.glob("work-*/**/std*") if path.is_file()]
+    assert len(logs) >= 10
+    for log in logs:
+        text = log.read_bytes()
+        assert [key for key, value in secrets.items() if value in text] == [], log
+
+
+def test_everything_listens_on_loopback_only(layout: Layout) -> None:
+    listening = [
+        connection.laddr
+        for process in lifecycle.processes(layout)
+        for connection in process.net_connections("inet")
+        if connection.status == psutil.CONN_LISTEN
+    ]
+    assert {layout.port(name) for name in ("kafka", "minio", "influxd", "airflow", "spark-master", "supervisor")} <= {
+        address.port for address in listening
+    }
+    assert {address.ip for address in listening} <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
+
+
+def test_a_second_up_changes_nothing(layout: Layout, stack: Settings) -> None:
+    def pids() -> dict[str, int]:
+        return {program.name: program.pid for program in lifecycle.status().programs}
+
+    before, said = pids(), list[str]()
+    assert lifecycle.up(generator=False, say=said.append) == stack
+    assert pids() == before
+    assert said == [f"The stack in {layout.home} is running already."]
+
+
+def test_env_prints_every_endpoint_and_credential(stack: Settings) -> None:
+    command = [sys.executable, "-m", "stack", "env"]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    pairs = dict(line.split("=", 1) for line in lines)
+    assert list(pairs) == NAMED_IN_THE_MANUAL
+    assert all(pairs.values())
+    assert pairs["S3_SECRET_KEY"] == stack.s3_secret_key.get_secret_value()
+
+
+def test_the_bucket_keeps_old_versions(stack: Settings) -> None:
+    store = ObjectStore(stack)
+    store.put("stack-test/versions", b"one")
+    version = store.copy("stack-test/versions", "stack-test/copy").version_id
+    store.put("stack-test/copy", b"two")
+    assert store.get("stack-test/copy", version).body == b"one"
+    store.delete(["stack-test/versions", "stack-test/copy"])
+
+
+@pytest.mark.parametrize("name", ["minio", "spark-worker-2"])
+def test_a_killed_server_comes_back_by_itself(layout: Layout, stack: Settings, name: str) -> None:
+    supervisor = supervision.connect(layout)
+    killed = supervisor.program(name).pid
+    supervisor.signal(name, "KILL")
+    until(lambda: supervisor.program(name).pid not in (0, killed))
+    lifecycle.up(generator=False, say=lambda _: None)  # waits until everything is ready again
+    assert supervisor.program(name).state == "RUNNING"
+
+
+def test_a_wrong_supervisor_password_is_refused_and_not_repeated(stack: Settings) -> None:
+    pairs = read_pairs(Layout.find().env_file)
+    with pytest.raises(UnreachableError) as refused:
+        Supervisor(pairs["SUPERVISOR_URL"], pairs["SUPERVISOR_USER"], "not-the-password").programs()
+    assert "Unauthorized" in str(refused.value)
+    assert "not-the-password" not in str(refused.value)
+
+
+def test_the_generator_starts_at_the_asked_rate_and_stops(layout: Layout, stack: Settings) -> None:
+    ledger, supervisor = Ledger.at(stack.kafka_bootstrap_servers), supervision.connect(layout)
+
+    def count() -> int:
+        return sum(ledger.end_offsets("trades").values())
+
+    before = count()
+    lifecycle.generator_start(traffic=Traffic(rate=500, symbols=10))
+    try:
+        until(lambda: count() > before)
+        assert "500" in psutil.Process(supervisor.program(GENERATOR).pid).cmdline()
+    finally:
+        lifecycle.generator_stop()
+    assert supervisor.program(GENERATOR).state == "STOPPED"
+
+
+def test_data_and_secrets_outlive_a_stop_of_the_whole_stack(layout: Layout, stack: Settings) -> None:
+    ObjectStore(stack).put("stack-test/kept", b"kept")
+    offsets = Ledger.at(stack.kafka_bootstrap_servers).end_offsets("trades")
+    lifecycle.down(say=lambda _: None)
+    assert list(lifecycle.processes(layout)) == []
+    began = time.monotonic()
+    again = lifecycle.up(generator=False, say=lambda _: None)
+    assert time.monotonic() - began < 90
+    assert again == stack
+    assert ObjectStore(again).get("stack-test/kept").body == b"kept"
+    assert Ledger.at(again.kafka_bootstrap_servers).end_offsets("trades") == offsets
+    ObjectStore(again).delete(["stack-test/kept"])
+
+
+def test_the_node_has_this_checkouts_bootstrap(layout: Layout) -> None:
+    source = Path(configure.__file__).parents[2] / "spark_jobs" / "streamops_runtime" / "bootstrap.py"
+    configure.refresh(layout)
+    assert (layout.node / "bootstrap.py").read_bytes() == source.read_bytes()
