@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import builtins
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -53,6 +54,16 @@ class Copied:
     version_id: str | None
 
 
+@dataclass(frozen=True)
+class Head:
+    """What the server knows of an object without sending it; ``sha256`` in hex, None if it was stored without."""
+
+    size: int
+    etag: str
+    sha256: str | None
+    version_id: str | None
+
+
 class ObjectStore:
     """One bucket.
 
@@ -100,15 +111,26 @@ class ObjectStore:
         """Copy inside the bucket; the server computes the hash on the way. Raises NotFoundError."""
         origin = {"Bucket": self.bucket, "Key": source} | ({"VersionId": source_version} if source_version else {})
         try:
-            answer = self._s3.copy_object(
-                Bucket=self.bucket, Key=target, CopySource=origin, ChecksumAlgorithm="SHA256"
-            )
+            answer = self._s3.copy_object(Bucket=self.bucket, Key=target, CopySource=origin, ChecksumAlgorithm="SHA256")
         except (ClientError, BotoCoreError) as error:
             raise self._translated(error, source) from error
-        checksum = answer["CopyObjectResult"].get("ChecksumSHA256")
+        # AWS puts the hash into the body, MinIO into a header.
+        headers = answer["ResponseMetadata"]["HTTPHeaders"]
+        checksum = answer["CopyObjectResult"].get("ChecksumSHA256") or headers.get("x-amz-checksum-sha256")
         if not checksum:  # an error inside a 200 answer, or a server that does not hash
             raise StreamOpsError(f"The object store copied {source} without a checksum; use a server that returns one.")
         return Copied(target, base64.b64decode(checksum).hex(), answer.get("VersionId"))
+
+    def head(self, key: str, version_id: str | None = None) -> Head:
+        """Size, hash and version of one object. Raises NotFoundError."""
+        extra = {"VersionId": version_id} if version_id else {}
+        try:
+            answer = self._s3.head_object(Bucket=self.bucket, Key=key, ChecksumMode="ENABLED", **extra)
+        except (ClientError, BotoCoreError) as error:
+            raise self._translated(error, key) from error
+        checksum = answer.get("ChecksumSHA256")
+        sha256 = base64.b64decode(checksum).hex() if checksum else None
+        return Head(answer["ContentLength"], answer["ETag"], sha256, answer.get("VersionId"))
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """Every object below ``prefix``, in key order."""
@@ -119,12 +141,10 @@ class ObjectStore:
         except (ClientError, BotoCoreError) as error:
             raise self._translated(error, prefix) from error
 
-    def prefixes(self, prefix: str) -> list[str]:
+    def prefixes(self, prefix: str) -> builtins.list[str]:
         """The names directly below ``prefix``, each with its closing slash."""
         try:
-            pages = self._s3.get_paginator("list_objects_v2").paginate(
-                Bucket=self.bucket, Prefix=prefix, Delimiter="/"
-            )
+            pages = self._s3.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=prefix, Delimiter="/")
             return [entry["Prefix"] for page in pages for entry in page.get("CommonPrefixes", ())]
         except (ClientError, BotoCoreError) as error:
             raise self._translated(error, prefix) from error
