@@ -58,7 +58,7 @@ def milliseconds(duration: str) -> int:
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", serialize_by_alias=True)  # what is written can be read
 
 
 class Kafka(_Model):
@@ -77,6 +77,7 @@ class Source(_Model):
     event_time_unit: Literal["milliseconds", "seconds"] = "milliseconds"
     max_ahead: Duration = "10 seconds"
     start: Literal["earliest", "latest"] = "earliest"
+    max_per_batch: Annotated[int, Field(ge=1)] = 200_000  # so that batches stay bounded while catching up
 
 
 class InfluxSink(_Model):

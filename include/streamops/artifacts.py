@@ -1,0 +1,250 @@
+"""Published versions of jobs: immutable, content-addressed, complete.
+
+What runs is the artifact. Editing a working tree or upgrading StreamOps never changes a running job, because
+the runner and its dependencies are part of what was published.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from streamops import archives, definitions, keys, records
+from streamops.adapters.object_store import ObjectStore
+from streamops.definitions import Definition
+from streamops.errors import ConflictError, DefinitionError, NotFoundError, PublishedError
+from streamops.names import checked
+
+MAX_ARTIFACT_BYTES = 512 << 20
+VALIDATION_S = 90
+
+
+class ArtifactManifest(BaseModel):
+    """Written last; a version exists when this exists. ``size`` is the artifact's, in bytes."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", serialize_by_alias=True)
+
+    job: str
+    version: str
+    artifact_sha256: str
+    runtime_sha256: str
+    size: int
+    definition: Definition
+    published: datetime
+    fingerprints: dict[str, Any] = {}  # per stage, for the verdict before an upgrade
+
+
+class Published(BaseModel):
+    """What publishing gave; ``fresh`` is False when the same content had been published before."""
+
+    model_config = ConfigDict(frozen=True, serialize_by_alias=True)
+
+    job: str
+    version: str
+    artifact_sha256: str
+    runtime_sha256: str
+    size: int
+    definition: Definition
+    fresh: bool = True
+
+
+def publish(store: ObjectStore, directory: Path, version: str | None = None, *, check: bool = True) -> Published:
+    """Pack a job's directory and upload it as an immutable version.
+
+    Args:
+        version: which ``<version>.yaml``; needed only if the directory has several.
+        check: build the stages' plans on local Spark first, so that code that cannot run is refused here.
+
+    Raises:
+        DefinitionError: the definition or the code is wrong.
+        PublishedError: the version is published already with other content.
+        UnreachableError: the object store does not answer.
+    """
+    definition, files = collect(directory, version)
+    if check:
+        _validate(directory, definition.version)
+    artifact = archives.pack(files)
+    if len(artifact) > MAX_ARTIFACT_BYTES:
+        raise DefinitionError(f"{directory} packs to {len(artifact)} bytes; the most is {MAX_ARTIFACT_BYTES}.")
+    sha = archives.sha256(artifact)
+    runtime = archives.runtime_archive()
+    manifest = ArtifactManifest(
+        job=definition.job,
+        version=definition.version,
+        artifact_sha256=sha,
+        runtime_sha256=archives.sha256(runtime),
+        size=len(artifact),
+        definition=definition,
+        published=records.now(),
+    )
+    if earlier := _find(store, definition.job, definition.version):
+        return _same(earlier, sha)
+    _put_once(store, keys.runtime(manifest.runtime_sha256), runtime)
+    # The key carries no hash, so a half-finished publish of other content may lie there: the manifest decides.
+    store.put(keys.artifact(definition.job, definition.version), artifact)
+    try:
+        records.write(store, keys.artifact_manifest(definition.job, definition.version), manifest, new=True)
+    except ConflictError:
+        found = _find(store, definition.job, definition.version)
+        if found is None:
+            raise
+        return _same(found, sha)
+    return _published(manifest, fresh=True)
+
+
+def collect(directory: Path, version: str | None = None) -> tuple[Definition, dict[str, bytes]]:
+    """The definition and all files of an artifact, by name inside it.
+
+    Raises:
+        DefinitionError: there is no such definition, several to choose from, or the code is not there.
+    """
+    path = definition_file(directory, version)
+    definition = definitions.load(path)
+    if version is not None and definition.version != version:
+        raise DefinitionError(f"{path} says version {definition.version}; a version's file carries its name.")
+    if not (directory / definition.code).is_file():
+        raise DefinitionError(f"{path.name} names code {definition.code}, which is not in {directory}; write it there.")
+    files = {f"code/{name}": body for name, body in archives.tree(directory, suffix=".py").items() if _is_code(name)}
+    for name, body in files.items():
+        try:
+            compile(body, name, "exec", dont_inherit=True)
+        except (SyntaxError, ValueError) as error:
+            raise DefinitionError(f"{name.removeprefix('code/')} is not Python ({error}); correct it.") from None
+    files["definition.json"] = definition.canonical().encode()
+    requirements = directory / "requirements.txt"
+    if requirements.is_file():
+        files |= _dependencies(requirements)
+    return definition, files
+
+
+def definition_file(directory: Path, version: str | None = None) -> Path:
+    """The version's YAML file. Raises DefinitionError."""
+    if version is not None:
+        path = directory / f"{checked('version', version)}.yaml"
+        if not path.is_file():
+            raise DefinitionError(f"{path} does not exist; a version is declared in a file of its name.")
+        return path
+    found = sorted(directory.glob("*.yaml"))
+    if len(found) != 1:
+        names = ", ".join(path.stem for path in found) or "none"
+        raise DefinitionError(f"{directory} has {len(found)} definitions ({names}); name the version to publish.")
+    return found[0]
+
+
+def load_manifest(store: ObjectStore, job: str, version: str) -> ArtifactManifest:
+    """The manifest of a published version.
+
+    Raises:
+        NotFoundError: names the versions that are published.
+    """
+    if found := _find(store, job, version):
+        return found
+    known = versions(store, job)
+    if known:
+        raise NotFoundError(f"{job} has no version {version}; published are {', '.join(known)}.")
+    raise NotFoundError(f"Job {job} is not published; run 'streamops publish DIR' first.")
+
+
+def versions(store: ObjectStore, job: str) -> list[str]:
+    """Published versions of a job, oldest first."""
+    prefix = keys.versions(job)
+    names = [entry.removeprefix(prefix).rstrip("/") for entry in store.prefixes(prefix)]
+    found = [manifest for name in names if (manifest := _find(store, job, name))]
+    return [manifest.version for manifest in sorted(found, key=lambda item: item.published)]
+
+
+def jobs(store: ObjectStore) -> list[str]:
+    """Names of all published jobs."""
+    return [entry.split("/")[1] for entry in store.prefixes("artifacts/")]
+
+
+def _find(store: ObjectStore, job: str, version: str) -> ArtifactManifest | None:
+    found = records.read(store, keys.artifact_manifest(job, version), ArtifactManifest)  # type: ignore[type-var]
+    return found.value if found else None
+
+
+def _same(earlier: ArtifactManifest, sha: str) -> Published:
+    if earlier.artifact_sha256 != sha:
+        raise PublishedError(
+            f"{earlier.job} {earlier.version} is published with other content ({earlier.artifact_sha256[:12]}, this is "
+            f"{sha[:12]}); a version never changes, so choose a new version name."
+        )
+    return _published(earlier, fresh=False)
+
+
+def _published(manifest: ArtifactManifest, *, fresh: bool) -> Published:
+    return Published(
+        job=manifest.job,
+        version=manifest.version,
+        artifact_sha256=manifest.artifact_sha256,
+        runtime_sha256=manifest.runtime_sha256,
+        size=manifest.size,
+        definition=manifest.definition,
+        fresh=fresh,
+    )
+
+
+def _put_once(store: ObjectStore, key: str, body: bytes) -> None:
+    try:
+        store.put(key, body, if_absent=True)
+    except ConflictError:
+        pass  # content-addressed: what is there is the same
+
+
+def _is_code(name: str) -> bool:
+    return not re.match(r"(tests?/|conftest\.py$|test_)", name)
+
+
+def _dependencies(requirements: Path) -> dict[str, bytes]:
+    """What the job's own requirements.txt resolves to, installed aside."""
+    with tempfile.TemporaryDirectory() as temporary:
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile"]
+        command += ["--target", temporary, "-r", requirements.name]
+        done = subprocess.run(command, cwd=requirements.parent, capture_output=True, text=True, check=False)
+        if done.returncode:
+            last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+            raise DefinitionError(f"{requirements} cannot be resolved: {last}")
+        found = archives.tree(Path(temporary), "deps/")
+    return {
+        name: body
+        for name, body in found.items()
+        if not name.endswith((".pyc", "RECORD", "INSTALLER", "direct_url.json"))
+    }
+
+
+def _validate(directory: Path, version: str) -> None:
+    """Build the plans in a process of its own: the core stays free of Spark."""
+    package = archives.runtime_package()
+    path = os.pathsep.join(
+        [str(package.parent), str(Path(__file__).resolve().parents[1]), os.environ.get("PYTHONPATH", "")]
+    )
+    command = [sys.executable, "-m", "streamops_runtime.validate", str(directory), version]
+    try:
+        done = subprocess.run(
+            command,
+            env={**os.environ, "PYTHONPATH": path},
+            capture_output=True,
+            text=True,
+            timeout=VALIDATION_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise DefinitionError(
+            f"Checking {directory} took longer than {VALIDATION_S} s; see what its code does on import."
+        ) from None
+    if done.returncode == 0:
+        return
+    for line in reversed(done.stdout.splitlines()):
+        if line.startswith("{"):
+            raise DefinitionError(str(json.loads(line)["error"]))
+    last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+    raise DefinitionError(f"{directory} could not be checked on local Spark: {last}")

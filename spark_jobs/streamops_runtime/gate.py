@@ -1,0 +1,144 @@
+"""The sink gate: the one way from a stage's batches to its sinks.
+
+*open* writes. *shadow* keeps rows aside, for a version that runs beside the old one. *promote* happens between
+two batches: what was kept and the old version has not written is written, then the gate is open.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from pyspark.sql import DataFrame, Row
+
+from streamops.errors import LeaseLostError, StreamOpsError, UnreachableError
+from streamops_runtime.sinks import Sink
+
+RETRY_FOR_S = 240.0
+_LONGEST_PAUSE_S = 5.0
+_MOST_KEPT = 500_000
+
+log = logging.getLogger("gate")
+
+
+class StopAtBoundary(Exception):
+    """Raised on entry of a batch after a stop was asked for: the batch stays planned and uncommitted."""
+
+
+class Mode(StrEnum):
+    """What the gate does with rows."""
+
+    OPEN = "open"
+    SHADOW = "shadow"
+
+
+class Gate:
+    """One stage's gate; called by Spark once per batch, from the query's own thread.
+
+    Args:
+        check: raises LeaseLostError when this driver may not write any more.
+        stopping: set when queries shall end at the next boundary.
+    """
+
+    def __init__(
+        self,
+        stage: str,
+        sinks: Sequence[Sink],
+        check: Callable[[], None],
+        stopping: threading.Event,
+        *,
+        mode: Mode = Mode.OPEN,
+        time_column: str | None = None,
+        retry_for_s: float = RETRY_FOR_S,
+    ) -> None:
+        self.stage = stage
+        self.mode = mode
+        self.rows = 0  # written
+        self.failure: BaseException | None = None
+        self.waiting_for: str = ""
+        self._sinks = sinks
+        self._check = check
+        self._stopping = stopping
+        self._time_column = time_column
+        self._retry_for_s = retry_for_s
+        self._kept: list[tuple[int, Row]] = []
+        self._promotion: tuple[datetime | None] | None = None
+        self._lock = threading.Lock()
+
+    def __call__(self, batch: DataFrame, batch_id: int) -> None:
+        """Take one batch. Whatever goes wrong fails the query, so that the batch is not committed."""
+        if self._stopping.is_set():
+            raise StopAtBoundary(self.stage)
+        try:
+            self.take(batch.collect(), batch_id)
+        except BaseException as error:
+            self.failure = error
+            raise
+
+    def take(self, rows: Sequence[Row], batch_id: int) -> None:
+        """Write or keep rows, after a promotion that is due."""
+        with self._lock:
+            promotion, self._promotion = self._promotion, None
+        if promotion is not None:
+            self._open(*promotion, batch_id=batch_id)
+        if self.mode is Mode.SHADOW:
+            self._keep(rows, batch_id)
+        elif rows:
+            self._write(rows, batch_id)
+
+    def promote(self, written_until: datetime | None) -> None:
+        """Open at the next batch; rows up to ``written_until`` were written by the old version."""
+        with self._lock:
+            self._promotion = (written_until,)
+
+    def _open(self, written_until: datetime | None, batch_id: int) -> None:
+        column = self._time_column
+        due = [row for _, row in self._kept if written_until is None or column is None or row[column] > written_until]
+        if due:
+            self._write(due, batch_id)
+        self._kept.clear()
+        self.mode = Mode.OPEN
+
+    def _keep(self, rows: Sequence[Row], batch_id: int) -> None:
+        known = {batch for batch, _ in self._kept[-1:]}
+        if batch_id in known:  # a batch that is run again replaces what it gave before
+            self._kept = [item for item in self._kept if item[0] != batch_id]
+        if len(self._kept) + len(rows) > _MOST_KEPT:
+            raise StreamOpsError(f"Stage {self.stage} keeps more than {_MOST_KEPT} rows aside; promote or stop it.")
+        self._kept.extend((batch_id, row) for row in rows)
+
+    def _write(self, rows: Sequence[Row], batch_id: int) -> None:
+        deadline = time.monotonic() + self._retry_for_s
+        for sink in self._sinks:
+            pause = 0.25
+            while True:
+                try:
+                    self._check()  # before every try: while a server was away, the lease may have moved on
+                    sink.write(rows, batch_id)
+                    break
+                except LeaseLostError:
+                    raise
+                except UnreachableError as error:
+                    if self._stopping.is_set():  # nothing is committed, so this is a boundary
+                        raise StopAtBoundary(self.stage) from error
+                    if time.monotonic() > deadline:
+                        raise
+                    if not self.waiting_for:
+                        log.warning("%s batch %s waits: %s", self.stage, batch_id, error)
+                    self.waiting_for = str(error)
+                    self._stopping.wait(pause)
+                    pause = min(2 * pause, _LONGEST_PAUSE_S)
+        if self.waiting_for:
+            log.info("%s batch %s is written after waiting", self.stage, batch_id)
+            self.waiting_for = ""
+        self.rows += len(rows)
+
+
+def gate_time_column(sinks: Sequence[Any]) -> str | None:
+    """The column that orders a stage's rows, from its definition's sinks."""
+    return next((sink.influxdb.time for sink in sinks if sink.influxdb), None)

@@ -1,0 +1,239 @@
+"""The runner: one driver process, from its launch to a final status.
+
+A driver that is not named in the job record, lost its lease, or met a permanent error writes its final status
+and ends with 0. Any other end asks the supervising master to start it again.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from streamops import keys, leases, records
+from streamops.adapters.object_store import ObjectStore
+from streamops.definitions import Definition
+from streamops.errors import (
+    CheckpointError,
+    DefinitionError,
+    LeaseLostError,
+    NotFoundError,
+    StreamOpsError,
+    UnhealthyError,
+    UnreachableError,
+)
+from streamops.records import FINAL, Control, Deployment, DriverStatus, JobRecord, State
+from streamops.settings import Settings
+from streamops_runtime import session
+from streamops_runtime.work import Work
+
+RELAUNCH = 75
+_PATIENCE_S = 300.0  # with an object store that does not answer
+_LOOK_S = 0.2
+
+log = logging.getLogger("runner")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What the bootstrap found in its arguments and unpacked."""
+
+    job: str
+    launch: str
+    deployment: int
+    artifact: Path
+    archive: Path
+    phases_ms: dict[str, int]
+
+
+def run(context: SparkContext, launch: Launch) -> int:
+    """Run one launch to its end and return the process's exit code."""
+    logging.basicConfig(
+        stream=sys.stdout, level=logging.INFO, format="%(asctime)sZ %(levelname)s %(name)s %(message)s", force=True
+    )
+    logging.Formatter.converter = time.gmtime
+    for noisy in ("py4j", "botocore", "urllib3"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+    driver = Driver(context, launch, Settings.load())
+    try:
+        code = driver.run()
+    except (DefinitionError, UnhealthyError, CheckpointError, NotFoundError) as error:
+        code = driver.fail(error)
+    except UnreachableError as error:
+        log.error("%s", error)
+        code = RELAUNCH
+    log.info("driver ends with %s", code)
+    context.stop()
+    return code
+
+
+class Driver:
+    """One driver process."""
+
+    def __init__(self, context: SparkContext, launch: Launch, settings: Settings) -> None:
+        self.launch = launch
+        self.settings = settings
+        self.store = ObjectStore(settings)
+        self.spark = SparkSession(context)
+        self.definition = Definition.model_validate_json((launch.artifact / "definition.json").read_text())
+        self.phases_ms = dict(launch.phases_ms)
+        self.holder = uuid.uuid4().hex
+        self.begun = time.monotonic()
+        moment = records.now()
+        self.status = DriverStatus(
+            job=launch.job,
+            deployment=launch.deployment,
+            launch=launch.launch,
+            holder=self.holder,
+            state=State.STARTING,
+            version=self.definition.version,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            app_id=str(context.applicationId),
+            ui=context.uiWebUrl or "",
+            started=moment,
+            updated=moment,
+        )
+
+    def run(self) -> int:
+        """From the job record to the final status."""
+        record = self.patiently(self.record)
+        role = self.role(record)
+        if role == "nobody":
+            return self.end(State.STOPPED, f"the job record names launch {record.launch}, not this one")
+        self.publish(State.STARTING)
+        deployment = self.patiently(lambda: self.deployment())
+        session.configure(self.spark, self.definition)
+        work = Work(self.spark, self.settings, self.store, self.definition, deployment, self.launch)
+        work.prepare()
+        self.mark("prepare")
+        if role == "standby":
+            work.warm_up()
+            self.mark("warm_up")
+            word = self.stand_by()
+            self.mark("standby")
+            if word is not None:
+                return self.end(State.STOPPED, word)
+        if self.command() == "stop":
+            return self.end(State.STOPPED, "asked to stop before it had begun")
+        try:
+            held = self.patiently(lambda: leases.take(self.store, self.record(), self.launch.launch, self.holder))
+            log.info("lease taken, epoch %s", held.value.epoch)
+            return work.run(self, held)
+        except LeaseLostError as error:
+            return self.end(State.STOPPED, str(error))
+
+    # --- what it reads
+
+    def record(self) -> JobRecord:
+        """The job record. Raises NotFoundError."""
+        found = records.read(self.store, keys.record(self.launch.job), JobRecord)
+        if found is None:
+            raise NotFoundError(f"Job {self.launch.job} has no record; deploy it first.")
+        return found.value
+
+    def deployment(self) -> Deployment:
+        """This launch's deployment. Raises NotFoundError."""
+        found = records.read(self.store, keys.deployment(self.launch.job, self.launch.deployment), Deployment)
+        if found is None:
+            raise NotFoundError(
+                f"Deployment {self.launch.deployment} of {self.launch.job} has no record; deploy again."
+            )
+        return found.value
+
+    def role(self, record: JobRecord) -> str:
+        """``writer``, ``standby`` or ``nobody``."""
+        if record.launch == self.launch.launch:
+            return "writer"
+        return "standby" if record.standby == self.launch.launch else "nobody"
+
+    def command(self) -> str | None:
+        """An operation's last word to this launch."""
+        found = self.patiently(
+            lambda: records.read(self.store, keys.control(self.launch.job, self.launch.launch), Control)
+        )
+        return found.value.command if found else None
+
+    def stand_by(self) -> str | None:
+        """Wait for the word to run; None when it came, else the reason to end."""
+        log.info("standby: warm, waiting for its word")
+        last = 0.0
+        while True:
+            command = self.command()
+            if command == "stop":
+                return "dismissed from standby"
+            if command == "run" or time.monotonic() - last > 2:
+                role = self.role(self.patiently(self.record))
+                if role == "writer":
+                    return None
+                if role == "nobody":
+                    return "the job record does not name this standby any more"
+                self.publish(State.STANDBY)
+                last = time.monotonic()
+            time.sleep(_LOOK_S / 2)
+
+    # --- what it writes
+
+    def mark(self, phase: str) -> None:
+        """Note how long a phase took, counted from the end of the one before."""
+        moment = time.monotonic()
+        self.phases_ms[phase] = int((moment - self.begun) * 1000)
+        self.begun = moment
+
+    def publish(self, state: State, reason: str = "", **more: Any) -> None:
+        """Publish the status; an object store that does not answer is no reason to end."""
+        if state is not self.status.state or reason != self.status.reason:
+            log.info("state %s%s", state, f": {reason}" if reason else "")
+        update = {"state": state, "reason": reason, "updated": records.now(), "phases_ms": dict(self.phases_ms), **more}
+        self.status = self.status.model_copy(update=update)
+        try:
+            records.write(self.store, keys.status(self.launch.job, self.launch.launch), self.status)
+        except StreamOpsError as error:
+            log.warning("status is not published: %s", error)
+
+    def end(self, state: State, reason: str) -> int:
+        """Write the final status, unless it is another driver's to write. Returns the exit code."""
+        found = None
+        try:
+            found = records.read(self.store, keys.status(self.launch.job, self.launch.launch), DriverStatus)
+        except StreamOpsError as error:
+            log.warning("status cannot be read: %s", error)
+        foreign = found is not None and found.value.holder != self.holder
+        if foreign and (found.value.state in FINAL or (found.value.epoch or 0) >= (self.status.epoch or 0) > 0):
+            log.info("ends (%s); the status belongs to another driver of this launch", reason)
+            return 0
+        self.publish(state, reason)
+        return 0
+
+    def fail(self, error: StreamOpsError) -> int:
+        """A permanent error: final status, and no relaunch."""
+        log.error("%s", error)
+        return self.end(State.FAILED, str(error))
+
+    def patiently(self, call: Callable[[], T]) -> T:
+        """Call until the object store answers.
+
+        Raises:
+            UnreachableError: it did not within five minutes.
+        """
+        deadline, pause = time.monotonic() + _PATIENCE_S, 0.2
+        while True:
+            try:
+                return call()
+            except UnreachableError as error:
+                if time.monotonic() > deadline:
+                    raise
+                log.warning("waiting: %s", error)
+                time.sleep(pause)
+                pause = min(2 * pause, 5.0)

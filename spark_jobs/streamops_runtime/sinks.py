@@ -1,0 +1,110 @@
+"""Where rows go. A sink is ``write(rows, batch_id)``; writing a batch again must do no harm, or be declared."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any, Protocol
+
+from pyspark.sql import Row
+from pyspark.sql.types import StructType
+
+from streamops.adapters.influx import Points, line
+from streamops.definitions import Definition, InfluxSink, LogSink
+from streamops.errors import DefinitionError
+from streamops.settings import Settings
+from streamops_runtime.secrets import influx_settings
+
+WRITE_TIMEOUT_S = 10.0
+_CHUNK = 5000
+_EPOCH = datetime(1970, 1, 1)
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+class Sink(Protocol):
+    """Takes the rows of one batch; raises UnreachableError when a retry may help."""
+
+    def write(self, rows: Sequence[Row], batch_id: int) -> None:
+        """Write all rows."""
+        ...
+
+
+class InfluxWriter:
+    """Points identified by measurement, tags and time: a replayed batch overwrites itself."""
+
+    def __init__(self, sink: InfluxSink, points: Points) -> None:
+        self._sink = sink
+        self._points = points
+
+    def write(self, rows: Sequence[Row], batch_id: int) -> None:
+        """Write the rows; those without a value have no point."""
+        for first in range(0, len(rows), _CHUNK):
+            self._points.write_lines([text for row in rows[first : first + _CHUNK] if (text := point(self._sink, row))])
+
+
+class LogWriter:
+    """One line per row; after a crash a batch may be logged again."""
+
+    def __init__(self, stage: str, sink: LogSink) -> None:
+        self._log = logging.getLogger(f"sink.{stage}")
+        self._format = sink.format
+
+    def write(self, rows: Sequence[Row], batch_id: int) -> None:
+        """Log the rows."""
+        for row in rows:
+            values = row.asDict()
+            self._log.info("%s", self._format.format(**{"row": values, "batch_id": batch_id, **values}))
+
+
+def point(sink: InfluxSink, row: Row) -> str | None:
+    """A row as line protocol; None when it has no value or no time."""
+    value, moment = row[sink.field], row[sink.time]
+    if value is None or moment is None:
+        return None
+    if isinstance(value, Decimal):
+        value = float(value)
+    tags = {tag: "" if row[tag] is None else str(row[tag]) for tag in sink.tags}
+    return line(sink.measurement, tags, sink.field, value, epoch_ms(moment))
+
+
+def epoch_ms(moment: datetime | date | int) -> int:
+    """A row's time in milliseconds; the driver's clock zone is UTC, and so are naive times."""
+    if isinstance(moment, int):
+        return moment
+    if not isinstance(moment, datetime):
+        moment = datetime(moment.year, moment.month, moment.day)
+    if moment.tzinfo is not None:
+        moment = moment.astimezone(UTC).replace(tzinfo=None)
+    return (moment - _EPOCH) // _MILLISECOND
+
+
+def open_sinks(settings: Settings, definition: Definition, stage: str) -> list[Sink]:
+    """The sinks of a stage."""
+    found: list[Sink] = []
+    for sink in definition.stages[stage].sinks:
+        if sink.influxdb:
+            named = influx_settings(settings, sink.influxdb.secret)
+            found.append(InfluxWriter(sink.influxdb, Points(named, timeout_s=WRITE_TIMEOUT_S)))
+        elif sink.log:
+            found.append(LogWriter(stage, sink.log))
+    return found
+
+
+def check_columns(definition: Definition, stage: str, schema: StructType) -> None:
+    """Make sure that a stage's result has the columns its sinks name. Raises DefinitionError."""
+    columns: dict[str, Any] = {item.name: item.dataType for item in schema.fields}
+    for number, sink in enumerate(definition.stages[stage].sinks):
+        if sink.influxdb is None:
+            continue
+        where = f"stages.{stage}.sinks.{number}.influxdb"
+        for name in (*sink.influxdb.tags, sink.influxdb.field, sink.influxdb.time):
+            if name not in columns:
+                raise DefinitionError(f"{where} names column {name}, but {stage} gives {', '.join(columns)}.")
+        kind = columns[sink.influxdb.time].simpleString()
+        if kind not in ("timestamp", "timestamp_ntz", "date", "bigint", "int"):
+            raise DefinitionError(f"{where}.time: column {sink.influxdb.time} is {kind}; it must be a timestamp.")
+        kind = columns[sink.influxdb.field].simpleString()
+        if not kind.startswith(("bigint", "int", "smallint", "tinyint", "double", "float", "decimal")):
+            raise DefinitionError(f"{where}.field: column {sink.influxdb.field} is {kind}; it must be a number.")

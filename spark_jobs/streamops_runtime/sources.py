@@ -1,0 +1,137 @@
+"""Sources as DataFrames of the declared schema, with what would harm the job rejected and counted.
+
+Rejected before any watermark: values that are not a JSON object of the schema with every column present
+(*malformed*), and events dated more than ``max_ahead`` after their Kafka record (*ahead*). One event dated
+years ahead would otherwise silence the job for good.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import DoubleType, FloatType, IntegralType, StructType, TimestampNTZType, TimestampType
+
+from streamops.definitions import Source, milliseconds
+from streamops.errors import DefinitionError
+
+_RAW = "__streamops"
+_FARTHEST_US = 1 << 62  # beyond any clock, and safe to add to
+
+
+def schema_of(name: str, source: Source) -> StructType:
+    """The declared schema, checked. Raises DefinitionError."""
+    try:
+        schema = StructType.fromDDL(source.fields)
+    except (PySparkException, ValueError) as error:
+        message = str(error).strip().splitlines()[0][:200]
+        raise DefinitionError(
+            f"sources.{name}.schema is not a schema like 'page string, time timestamp': {message}"
+        ) from None
+    if source.event_time is not None:
+        if source.event_time not in schema.names:
+            raise DefinitionError(
+                f"sources.{name}.event_time: there is no column {source.event_time}; there is {', '.join(schema.names)}."
+            )
+        kind = schema[source.event_time].dataType
+        if not isinstance(kind, IntegralType | FloatType | DoubleType | TimestampType | TimestampNTZType):
+            raise DefinitionError(
+                f"sources.{name}.event_time: {source.event_time} is {kind.simpleString()}; "
+                "it must be a timestamp or a number of milliseconds or seconds."
+            )
+    return schema
+
+
+def kafka_stream(
+    spark: SparkSession,
+    name: str,
+    source: Source,
+    servers: str,
+    *,
+    topic: str | None = None,
+    start: Mapping[str, int] | None = None,
+) -> DataFrame:
+    """Kafka records as a stream of raw rows.
+
+    Args:
+        topic: read instead of the definition's.
+        start: partition -> first offset, for a stage without a checkpoint; None for the source's own start.
+    """
+    topic = topic or source.kafka.topic
+    offsets = json.dumps({topic: dict(start)}) if start else source.start
+    return (
+        spark.readStream.format("kafka")
+        .option("kafka.bootstrap.servers", servers)
+        .option("subscribe", topic)
+        .option("startingOffsets", offsets)
+        .option("maxOffsetsPerTrigger", source.max_per_batch)
+        .option("failOnDataLoss", "true")
+        .option("groupIdPrefix", f"streamops-{name}")
+        .name(name)
+        .load()
+    )
+
+
+def accepted(name: str, source: Source, raw: DataFrame, *, count: bool = True) -> DataFrame:
+    """Columns ``value`` and ``timestamp`` of records as rows of the declared schema, event time as timestamp."""
+    schema = schema_of(name, source)
+    parsed = F.from_json(F.col("value").cast("string"), schema)
+    rows = raw.select(parsed.alias(_RAW), F.col("timestamp").alias(f"{_RAW}_at"))
+    rows = rows.select(f"{_RAW}.*", f"{_RAW}_at")
+    whole = F.lit(True)
+    for column in schema.names:
+        whole = whole & F.col(_quoted(column)).isNotNull()
+    in_time: Column = F.lit(True)
+    columns = [F.col(_quoted(column)) for column in schema.names]
+    if source.event_time is not None:
+        moment, dated, in_time = _times(source, schema)
+        whole = whole & dated
+        place = schema.names.index(source.event_time)
+        columns[place] = moment.alias(source.event_time)
+    if count:
+        rows = rows.observe(
+            observation(name),
+            F.count_if(~whole).alias("malformed"),
+            F.count_if(whole & ~in_time).alias("ahead"),
+        )
+    return rows.where(whole & in_time).select(*columns)
+
+
+def observation(source: str) -> str:
+    """Name under which a source's counts stand in a query's progress."""
+    return f"streamops_{source}"
+
+
+def _times(source: Source, schema: StructType) -> tuple[Column, Column, Column]:
+    """The event time as timestamp, whether a clock can show it, and whether it is not too far ahead."""
+    assert source.event_time is not None
+    kind = schema[source.event_time].dataType
+    column = F.col(_quoted(source.event_time))
+    ahead_us = milliseconds(source.max_ahead) * 1000
+    latest = F.unix_micros(f"{_RAW}_at") + F.lit(ahead_us)
+    if isinstance(kind, TimestampType):
+        return column, F.lit(True), F.unix_micros(column) <= latest
+    if isinstance(kind, TimestampNTZType):
+        moment = column.cast("timestamp")
+        return moment, F.lit(True), F.unix_micros(moment) <= latest
+    scale = 1000 if source.event_time_unit == "milliseconds" else 1_000_000
+    # Compared and cut before any arithmetic: a number too large would end the query with an overflow.
+    if isinstance(kind, IntegralType):
+        limit = _FARTHEST_US // scale
+        raw = column.cast("bigint")
+        micros = F.least(F.greatest(raw, F.lit(-limit)), F.lit(limit)) * F.lit(scale)
+        dated = raw >= F.lit(-limit)
+    else:
+        number = column.cast("double") * F.lit(float(scale))
+        safe = F.when(F.isnan(number), F.lit(0.0)).otherwise(number)
+        far = float(_FARTHEST_US)
+        micros = F.least(F.greatest(safe, F.lit(-far)), F.lit(far)).cast("bigint")
+        dated = ~F.isnan(number)
+    return F.timestamp_micros(micros), dated, micros <= latest
+
+
+def _quoted(column: str) -> str:
+    return f"`{column.replace('`', '``')}`"

@@ -1,0 +1,101 @@
+"""One streaming query per stage: how it is built, started and ended at a batch boundary."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from dataclasses import dataclass, field
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from streamops.definitions import Definition
+from streamops.records import Deployment, Offsets
+from streamops_runtime.code import StageFunction
+from streamops_runtime.gate import Gate
+from streamops_runtime.sinks import check_columns
+from streamops_runtime.sources import accepted, kafka_stream
+
+log = logging.getLogger("stages")
+
+
+@dataclass
+class RunningStage:
+    """A stage with its query."""
+
+    name: str
+    gate: Gate
+    query: StreamingQuery | None = None
+    restarts: int = 0
+    restart_at: float = 0.0
+    started_from: Offsets = field(default_factory=dict)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the query has ended, for whatever reason."""
+        return self.query is None or not self.query.isActive
+
+
+def build(
+    spark: SparkSession, definition: Definition, function: StageFunction, servers: str, deployment: Deployment
+) -> DataFrame:
+    """A stage's DataFrame over its Kafka sources."""
+    begun = deployment.stages[function.stage].offsets if function.stage in deployment.stages else {}
+    frames = {
+        name: accepted(
+            name,
+            definition.sources[name],
+            kafka_stream(
+                spark,
+                name,
+                definition.sources[name],
+                servers,
+                topic=deployment.topics.get(name),
+                start=begun.get(name),
+            ),
+        )
+        for name in function.sources
+    }
+    result = function(frames)
+    check_columns(definition, function.stage, result.schema)
+    return result
+
+
+def start(spark: SparkSession, definition: Definition, stage: RunningStage, frame: DataFrame, checkpoint: str) -> None:
+    """Start the query, in a scheduler pool of its own so that a slow stage does not hold up the others."""
+    spark.sparkContext.setLocalProperty("spark.scheduler.pool", stage.name)
+    stage.gate.failure = None
+    writer = (
+        frame.writeStream.queryName(f"{definition.job}/{stage.name}")
+        .outputMode(definition.stages[stage.name].output)
+        .option("checkpointLocation", checkpoint)
+        .foreachBatch(stage.gate)
+    )
+    if definition.trigger:
+        writer = writer.trigger(processingTime=definition.trigger)
+    stage.query = writer.start()
+
+
+def stop_at_boundary(stages: list[RunningStage], stopping: threading.Event, timeout_s: float) -> list[str]:
+    """End all queries between two batches and return the names of those that did not end in time.
+
+    A query that works raises on entry of its next batch. A query without data has no next batch and is stopped,
+    but never while a trigger is active: interrupting a Python batch ends in a stack overflow in Spark.
+    """
+    stopping.set()
+    deadline = time.monotonic() + timeout_s
+    idle_since: dict[str, float] = {}
+    while time.monotonic() < deadline:
+        working = [stage for stage in stages if not stage.ended]
+        if not working:
+            return []
+        for stage in working:
+            assert stage.query is not None
+            status = stage.query.status
+            if status["isTriggerActive"] or status["isDataAvailable"]:
+                idle_since.pop(stage.name, None)
+            elif time.monotonic() - idle_since.setdefault(stage.name, time.monotonic()) > 0.1:
+                stage.query.stop()
+        time.sleep(0.02)
+    return [stage.name for stage in stages if not stage.ended]

@@ -1,0 +1,109 @@
+"""Check a job before it is published: ``python -m streamops_runtime.validate DIR VERSION``.
+
+Builds every stage's plan over empty streams of the declared schema, so that a wrong argument, an unknown column
+or an unsupported plan is refused here and not on the cluster. Prints one JSON object; exit code 1 if refused.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import BinaryType, StructField, StructType, TimestampType
+
+from streamops.artifacts import definition_file
+from streamops.definitions import Definition, load
+from streamops.errors import DefinitionError, StreamOpsError
+from streamops_runtime import code
+from streamops_runtime.local import local_spark
+from streamops_runtime.sinks import check_columns
+from streamops_runtime.sources import accepted, schema_of
+
+RECORD = StructType([StructField("value", BinaryType()), StructField("timestamp", TimestampType())])
+
+
+def check(spark: SparkSession, definition: Definition, directory: Path) -> dict[str, Any]:
+    """Each stage's columns. Raises DefinitionError, with the stage and what is wrong."""
+    for name, source in definition.sources.items():
+        schema_of(name, source)
+    found = {}
+    with tempfile.TemporaryDirectory() as temporary:
+        for stage, function in code.load(definition, directory).items():
+            frames = {name: _empty(spark, definition, name, temporary) for name in function.sources}
+            result = _called(stage, function, frames)
+            if not result.isStreaming:
+                raise DefinitionError(f"stages.{stage}: {stage} does not use the sources it is given.")
+            check_columns(definition, stage, result.schema)
+            _check_output(spark, definition, stage, result, temporary)
+            found[stage] = [f"{field.name} {field.dataType.simpleString()}" for field in result.schema.fields]
+    return found
+
+
+def _empty(spark: SparkSession, definition: Definition, name: str, temporary: str) -> DataFrame:
+    place = Path(temporary) / name
+    place.mkdir(exist_ok=True)
+    raw = spark.readStream.schema(RECORD).format("parquet").load(str(place))
+    return accepted(name, definition.sources[name], raw, count=False)
+
+
+def _called(stage: str, function: code.StageFunction, frames: dict[str, DataFrame]) -> DataFrame:
+    try:
+        return function(frames)
+    except DefinitionError:
+        raise
+    except PySparkException as error:
+        raise DefinitionError(f"stages.{stage}: {_first_line(error)}") from error
+    except Exception as error:
+        raise DefinitionError(f"stages.{stage}: {stage} raised {type(error).__name__}: {error}.") from error
+
+
+def _check_output(spark: SparkSession, definition: Definition, stage: str, frame: DataFrame, temporary: str) -> None:
+    """Whether Spark can run the plan in the stage's output mode, and whether early results make sense."""
+    output = definition.stages[stage].output
+    plan = frame._jdf.queryExecution().analyzed()
+    aggregates = sum(1 for line in plan.treeString().splitlines() if line.lstrip(" :+-").startswith("Aggregate "))
+    if output == "update" and aggregates > 1:
+        raise DefinitionError(
+            f"stages.{stage}.output: {stage} has windows over windows, which cannot give early results; use append."
+        )
+    gateway = spark.sparkContext._jvm
+    assert gateway is not None
+    modes = gateway.org.apache.spark.sql.streaming.OutputMode
+    mode = modes.Update() if output == "update" else modes.Append()
+    try:
+        checker = gateway.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
+        checker.checkForStreaming(plan, _internal_mode(gateway, mode))
+    except Exception as error:
+        if "AnalysisException" in str(error) or isinstance(error, PySparkException):
+            raise DefinitionError(f"stages.{stage}: {_first_line(error)}") from error
+        raise
+
+
+def _internal_mode(gateway: Any, mode: Any) -> Any:
+    return mode
+
+
+def _first_line(error: BaseException) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)[:500]
+
+
+def main(arguments: list[str]) -> int:
+    """Entry point; the answer is the last line of the output."""
+    directory, version = Path(arguments[0]).resolve(), arguments[1] if len(arguments) > 1 else None
+    try:
+        definition = load(definition_file(directory, version))
+        with local_spark() as spark:
+            print(json.dumps({"stages": check(spark, definition, directory)}))
+    except StreamOpsError as error:
+        print(json.dumps({"error": str(error)}))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,258 @@
+"""The working part of a driver: queries from the lease on, until a stop, a lost lease or an error."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from streamops import checkpoints, keys, leases
+from streamops.adapters.object_store import ObjectStore
+from streamops.definitions import Definition
+from streamops.errors import DefinitionError, LeaseLostError, StreamOpsError, UnhealthyError, UnreachableError
+from streamops.records import Deployment, Lease, State, Versioned
+from streamops.settings import Settings
+from streamops_runtime import code, stages
+from streamops_runtime.gate import Gate, StopAtBoundary, gate_time_column
+from streamops_runtime.sinks import open_sinks
+from streamops_runtime.stages import RunningStage
+from streamops_runtime.status import ProgressListener, StageProgress
+from streamops_runtime.warmup import run_once
+
+if TYPE_CHECKING:
+    from streamops_runtime.runner import Driver, Launch
+
+LOOK_S = 0.2
+STATUS_S = 1.0
+RENEW_S = 5.0
+SUMMARY_S = 10.0
+STOP_S = 120.0
+MOST_RESTARTS = 5
+RELAUNCH = 75
+
+# No retry cures these: the state in the checkpoint is not this version's.
+PERMANENT = re.compile(
+    r"STATE_STORE_(KEY|VALUE)_SCHEMA|STATE_STORE_[A-Z_]*(INCOMPATIBLE|NOT_COMPATIBLE|MISMATCH)"
+    r"|STATEFUL_OPERATOR_NOT_MATCH|STREAM_CHECKPOINT_[A-Z_]*INCOMPATIBLE|KAFKA_DATA_LOSS|FAILED_READ_STATE"
+    r"|CANNOT_LOAD_STATE_STORE|Some data may have been lost"
+)
+
+log = logging.getLogger("work")
+
+
+class Work:
+    """All stages of one deployment in one driver."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        settings: Settings,
+        store: ObjectStore,
+        definition: Definition,
+        deployment: Deployment,
+        launch: Launch,
+    ) -> None:
+        self.spark, self.settings, self.store = spark, settings, store
+        self.definition, self.deployment, self.launch = definition, deployment, launch
+        self.stopping = threading.Event()
+        self.lease: Lease | None = None
+        self.functions: dict[str, code.StageFunction] = {}
+        self.stages: list[RunningStage] = []
+        self.progress: dict[str, StageProgress] = {}
+        self.listener = ProgressListener()
+
+    def prepare(self) -> None:
+        """Everything that needs no lease: code, sinks, listener, and one Spark job so that executors are up.
+
+        Raises:
+            DefinitionError: the artifact does not fit this node.
+        """
+        self.functions = code.load(self.definition, self.launch.artifact / "code", self.deployment.params)
+        if (self.launch.artifact / "deps").is_dir() or len(list((self.launch.artifact / "code").rglob("*.py"))) > 0:
+            self.spark.sparkContext.addArchive(f"{self.launch.archive}#job")
+        for name in self.definition.stages:
+            gate = Gate(
+                name,
+                open_sinks(self.settings, self.definition, name),
+                self.check_lease,
+                self.stopping,
+                time_column=gate_time_column(self.definition.stages[name].sinks),
+            )
+            topics = {
+                source: self.deployment.topics.get(source, self.definition.sources[source].kafka.topic)
+                for source in self.functions[name].sources
+            }
+            start = self.deployment.stages[name].offsets if name in self.deployment.stages else {}
+            self.progress[name] = StageProgress(topics, start)
+            self.stages.append(RunningStage(name, gate, started_from=start))
+        self.spark.streams.addListener(self.listener)
+
+    def warm_up(self) -> None:
+        """Run each stage once on recent records, written nowhere: the first real batch then finds all warm."""
+        for stage in self.stages:
+            try:
+                run_once(self.spark, self.definition, self.functions[stage.name], self.settings, self.deployment)
+            except (PySparkException, StreamOpsError) as error:
+                log.warning("warm-up of %s was left out: %s", stage.name, str(error).splitlines()[0][:300])
+
+    def check_lease(self) -> None:
+        """Raise LeaseLostError unless this driver is still the writer."""
+        if self.lease is None:
+            raise LeaseLostError(f"This driver of {self.launch.job} never held the lease; it does not write.")
+        leases.check(self.store, self.lease)
+
+    def run(self, driver: Driver, held: Versioned[Lease]) -> int:
+        """Start all queries and stay with them; returns the exit code. Raises LeaseLostError."""
+        self.lease = held.value
+        driver.publish(State.STARTING, epoch=held.value.epoch)
+        job, number, epoch = self.launch.job, self.launch.deployment, held.value.epoch
+        names = list(self.definition.stages)
+        driver.patiently(lambda: checkpoints.prepare_epoch(self.store, job, number, epoch, names, log.info))
+        driver.mark("restore")
+        for stage in self.stages:
+            self._start(stage)
+        driver.mark("start")
+        try:
+            return self._watch(driver, held)
+        except LeaseLostError:
+            self.stopping.set()
+            for stage in self.stages:
+                if not stage.ended:
+                    stages.stop_at_boundary([stage], self.stopping, 20)
+            raise
+
+    def _frame(self, stage: RunningStage) -> DataFrame:
+        return stages.build(
+            self.spark,
+            self.definition,
+            self.functions[stage.name],
+            self.settings.kafka_bootstrap_servers,
+            self.deployment,
+        )
+
+    def _start(self, stage: RunningStage) -> None:
+        assert self.lease is not None
+        key = keys.stage(self.launch.job, self.launch.deployment, self.lease.epoch, stage.name)
+        try:
+            frame = self._frame(stage)
+            stages.start(self.spark, self.definition, stage, frame, f"s3a://{self.settings.s3_bucket}/{key}")
+        except PySparkException as error:
+            raise DefinitionError(f"Stage {stage.name} cannot run: {str(error).splitlines()[0][:400]}") from error
+        assert stage.query is not None
+        self.listener.watch(str(stage.query.runId), self.progress[stage.name], stage.gate)
+        log.info("stage %s started", stage.name)
+
+    def _watch(self, driver: Driver, held: Versioned[Lease]) -> int:
+        """The loop of a running driver."""
+        told = renewed = summed = 0.0
+        commits_before, cleared = 0, False
+        while True:
+            moment = time.monotonic()
+            if driver.command() == "stop":
+                return self._stop(driver, held)
+            code = self._look_after_queries(driver)
+            if code is not None:
+                return code
+            commits = sum(item.status.commits for item in self.progress.values())
+            if commits > commits_before:
+                for stage in self.stages:
+                    if self.progress[stage.name].status.commits:
+                        stage.restarts = 0 if not stage.ended else stage.restarts
+                if not commits_before:
+                    driver.mark("first_commit")
+                commits_before = commits
+            if (commits and not cleared) or moment - renewed > RENEW_S:
+                held = driver.patiently(
+                    lambda held=held, done=bool(commits): leases.renew(self.store, held, committed=done)
+                )
+                self.lease, renewed, cleared = held.value, moment, cleared or bool(commits)
+            if moment - told > STATUS_S:
+                self._tell(driver)
+                told = moment
+            if moment - summed > SUMMARY_S:
+                self._sum_up()
+                summed = moment
+            time.sleep(LOOK_S)
+
+    def _tell(self, driver: Driver, state: State | None = None, reason: str = "") -> None:
+        statuses = {name: item.status for name, item in self.progress.items()}
+        waiting = [f"{stage.name}: {stage.gate.waiting_for}" for stage in self.stages if stage.gate.waiting_for]
+        down = [f"{stage.name} is started again" for stage in self.stages if stage.ended]
+        if state is None:
+            alive = all(status.commits or status.quiet for status in statuses.values())
+            state = State.RUNNING if alive else State.STARTING
+            if waiting or down:
+                state, reason = State.RECOVERING, "; ".join(waiting + down)
+        driver.publish(state, reason, stages=statuses)
+
+    def _sum_up(self) -> None:
+        for name, progress in self.progress.items():
+            status = progress.status
+            log.info(
+                "%s batch %s in %s ms, %s rows/s, lag %s, rows written %s, late %s, malformed %s, ahead %s",
+                name, status.batch_id, status.batch_ms, status.processed_rate, status.lag, status.output_rows,
+                status.late_rows, status.malformed_rows, status.ahead_rows,
+            )  # fmt: skip
+
+    def _look_after_queries(self, driver: Driver) -> int | None:
+        """Start failed queries again in the warm driver; an exit code when that does not help."""
+        for stage in self.stages:
+            if not stage.ended:
+                continue
+            if stage.restart_at == 0.0:
+                failure = stage.gate.failure
+                error = stage.query.exception() if stage.query else None
+                text = str(error or failure or "ended by itself")
+                if isinstance(failure, LeaseLostError):
+                    raise failure
+                log.error("stage %s ended: %s", stage.name, text[:3000])
+                if permanent(failure, text):
+                    self._end_others()
+                    return driver.fail(UnhealthyError(f"Stage {stage.name} cannot continue: {_first(failure, text)}"))
+                stage.restarts += 1
+                if stage.restarts > MOST_RESTARTS:
+                    self._end_others()
+                    self._tell(driver, State.RECOVERING, f"stage {stage.name} failed {stage.restarts} times")
+                    return RELAUNCH
+                stage.restart_at = time.monotonic() + min(2 ** (stage.restarts - 1), 8)
+            elif time.monotonic() > stage.restart_at:
+                stage.restart_at = 0.0
+                self._start(stage)
+        return None
+
+    def _end_others(self) -> None:
+        stages.stop_at_boundary(self.stages, self.stopping, 30)
+
+    def _stop(self, driver: Driver, held: Versioned[Lease]) -> int:
+        """Stop at a boundary, give the lease back, write the final status."""
+        begun = time.monotonic()
+        self.stopping.set()
+        self._tell(driver, State.STOPPING, "asked to stop")
+        left = stages.stop_at_boundary(self.stages, self.stopping, STOP_S)
+        if left:
+            log.error("%s did not end at a boundary; the driver ends, the last commits count", ", ".join(left))
+            return RELAUNCH
+        driver.phases_ms["stop"] = int((time.monotonic() - begun) * 1000)
+        for stage in self.stages:
+            if stage.gate.failure is not None and not isinstance(stage.gate.failure, StopAtBoundary):
+                log.warning("stage %s ended with %s; its last commit counts", stage.name, stage.gate.failure)
+        driver.patiently(lambda: leases.release(self.store, held))
+        self._tell(driver, State.STOPPED, "asked to stop")
+        return 0
+
+
+def permanent(failure: BaseException | None, text: str) -> bool:
+    """Whether no retry will help: refused by a sink, or state that does not fit."""
+    if isinstance(failure, StreamOpsError) and not isinstance(failure, UnreachableError):
+        return True
+    return failure is None and bool(PERMANENT.search(text))
+
+
+def _first(failure: BaseException | None, text: str) -> str:
+    lines: list[Any] = [line for line in str(failure or text).splitlines() if line.strip()]
+    return str(lines[0])[:400] if lines else "no message"
