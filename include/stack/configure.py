@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -18,7 +19,6 @@ def write_all(layout: Layout, pairs: dict[str, str]) -> None:
     """Write every server's configuration; files with a secret are private."""
     for directory in (layout.log, layout.run, layout.data / "minio", layout.data / "influxdb", layout.airflow):
         directory.mkdir(parents=True, exist_ok=True)
-    layout.home.chmod(0o700)
     (layout.run / "kafka.properties").write_text(_kafka(layout))
     root = {"MINIO_ROOT_USER": pairs["S3_ACCESS_KEY"], "MINIO_ROOT_PASSWORD": pairs["S3_SECRET_KEY"]}
     write_private(layout.run / "minio.env", "".join(f"export {key}={value}\n" for key, value in root.items()))
@@ -30,7 +30,7 @@ def format_kafka(layout: Layout, pairs: dict[str, str]) -> None:
     """Give an empty broker its storage; one that has it is left alone."""
     if (layout.data / "kafka" / "meta.properties").is_file():
         return
-    command = [java(), "-Xmx128m", "-cp", kafka_jars(), "kafka.tools.StorageTool", "format"]
+    command = [java(), "-Xmx128m", "-XX:TieredStopAtLevel=1", "-cp", kafka_jars(), "kafka.tools.StorageTool", "format"]
     command += ["-t", pairs["KAFKA_CLUSTER_ID"], "-c", str(layout.run / "kafka.properties")]
     _run(command, layout, "kafka-format.log")
 
@@ -136,7 +136,7 @@ def _airflow(layout: Layout, pairs: dict[str, str]) -> None:
         },
         "api": {"base_url": url, "secret_key": pairs["AIRFLOW_SECRET_KEY"], "workers": 1, "instance_name": "StreamOps"},
         "api_auth": {"jwt_secret": pairs["AIRFLOW_JWT_SECRET"]},
-        "database": {"sql_alchemy_conn": f"sqlite:///{layout.airflow}/airflow.db"},
+        "database": {"sql_alchemy_conn": _database(layout)},
         "logging": {"base_log_folder": layout.airflow / "logs"},
         "dag_processor": {"refresh_interval": 15, "min_file_process_interval": 20, "parsing_processes": 1},
         "scheduler": {"enable_health_check": False},
@@ -149,6 +149,12 @@ def _airflow(layout: Layout, pairs: dict[str, str]) -> None:
         for name, section in sections.items()
     )
     write_private(layout.airflow / "airflow.cfg", text)
+
+
+def _database(layout: Layout) -> str:
+    """Address of Airflow's database: the one in the file that STREAMOPS_AIRFLOW_DATABASE_FILE names, else SQLite."""
+    named = os.environ.get("STREAMOPS_AIRFLOW_DATABASE_FILE")
+    return Path(named).read_text().strip() if named else f"sqlite:///{layout.airflow}/airflow.db"
 
 
 def _connections(layout: Layout, pairs: dict[str, str]) -> dict[str, object]:

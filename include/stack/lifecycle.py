@@ -140,27 +140,27 @@ def _start_all(layout: Layout, supervisor: Supervisor, say: Say) -> None:
 
     def kafka() -> str:
         configure.format_kafka(layout, read_pairs(layout.env_file))
-        return server("kafka", ready.kafka, 60)
+        return server("kafka", ready.kafka, 150)
 
     def spark() -> str:
-        server("spark-master", ready.master, 90)
+        server("spark-master", ready.master, 150)
         for worker in WORKERS:
             supervision.connect(layout).start(worker)
-        ready.wait("spark-worker-1", ready.workers, layout, 60)
+        ready.wait("spark-worker-1", ready.workers, layout, 120)
         return "spark master and workers"
 
     def airflow() -> str:
         configure.migrate_airflow(layout)
         for name in AIRFLOW:
             supervision.connect(layout).start(name, wait=False)
-        ready.wait("airflow-api-server", ready.airflow, layout, 180)
+        ready.wait("airflow-api-server", ready.airflow, layout, 300)
         return "airflow"
 
     tasks = (
         airflow,
         kafka,
-        lambda: server("minio", ready.minio, 60),
-        lambda: server("influxd", ready.influxd, 60),
+        lambda: server("minio", ready.minio, 90),
+        lambda: server("influxd", ready.influxd, 90),
         spark,
     )
     with ThreadPoolExecutor(len(tasks)) as pool:
@@ -197,7 +197,7 @@ def processes(layout: Layout) -> Iterator[psutil.Process]:
 @contextmanager
 def _alone(layout: Layout) -> Iterator[None]:
     """One start or stop of a stack at a time; a second caller waits."""
-    layout.home.mkdir(parents=True, exist_ok=True)
+    layout.home.mkdir(mode=0o700, parents=True, exist_ok=True)
     with (layout.home / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
