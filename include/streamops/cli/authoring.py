@@ -1,0 +1,71 @@
+"""``new``, ``test`` and ``publish``: from an empty directory to an immutable version."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from streamops import artifacts, template
+from streamops.cli import console
+from streamops.errors import DefinitionError, NotFoundError
+from streamops.settings import REPOSITORY
+
+Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The job's directory.")]
+Version = Annotated[
+    str | None, typer.Option("--version", help="Which VERSION.yaml of the directory, if it has several.")
+]
+
+
+def new(
+    directory: Directory,
+    job: Annotated[str | None, typer.Option(help="The job's name; default: the directory's.")] = None,
+) -> None:
+    """Write a small job to begin with: code, definition and sample rows."""
+    name, files = template.write_new(directory, job)
+    for path in files:
+        console.say(f"wrote {path}")
+    console.say(f"\nJob {name}. Next:\n  streamops test {directory}\n  streamops publish {directory}")
+
+
+def try_out(directory: Directory, version: Version = None) -> None:
+    """Run a job on local Spark with sample rows.
+
+    Rows are in samples/SOURCE.jsonl, one JSON object a line; what each stage makes of them is shown.
+    """
+    if not directory.is_dir():
+        raise NotFoundError(f"{directory} is not a directory; 'streamops new {directory}' makes one with a job in it.")
+    if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
+        raise NotFoundError("There is no Java on this machine; install Java 17, then run 'streamops doctor'.")
+    command = [sys.executable, "-m", "streamops_runtime.rehearse", str(directory), *((version,) if version else ())]
+    path = [str(REPOSITORY / "spark_jobs"), str(REPOSITORY / "include"), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path), "SPARK_LOCAL_IP": "127.0.0.1"}
+    console.say("Starting local Spark ...")
+    ended = subprocess.run(command, env=environment, stderr=subprocess.PIPE, text=True, check=False)
+    if ended.returncode:
+        lines = ended.stderr.splitlines()
+        told = next((line.removeprefix("error: ") for line in reversed(lines) if line.startswith("error: ")), "")
+        raise DefinitionError(told or f"The job in {directory} could not be tested: {(lines or ['no message'])[-1]}")
+    console.say(f"\nNext: streamops publish {directory}")
+
+
+def publish(directory: Directory, version: Version = None, json: console.Json = False) -> None:
+    """Upload a version as an immutable artifact.
+
+    The same version with other content is refused.
+    """
+    if not directory.is_dir():
+        raise NotFoundError(f"{directory} is not a directory; give the directory that holds VERSION.yaml.")
+    done = artifacts.publish(console.store(), directory, version)
+    if json:
+        console.show_json(done)
+        return
+    console.say(
+        f"Published {done.job} {done.version} ({done.size:,} bytes, sha256 {done.artifact_sha256[:12]}). "
+        f"Next: streamops deploy {done.job} {done.version}"
+    )

@@ -1,0 +1,149 @@
+"""What every command shares: the installation it talks to, output, and errors without tracebacks."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable
+from dataclasses import asdict, is_dataclass
+from datetime import UTC, datetime
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any, NoReturn, ParamSpec, TypeVar
+
+import typer
+from pydantic import BaseModel
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from typer.core import TyperGroup
+
+from streamops.adapters.object_store import ObjectStore
+from streamops.errors import NotFoundError, StreamOpsError
+from streamops.settings import ENV_FILE, Settings
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+out = Console(highlight=False, soft_wrap=True)
+err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for a script.")]
+
+
+class Group(TyperGroup):
+    """A plural noun: without a verb it lists, and what is not a verb is passed to the list."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not args or (args[0] not in self.commands and args[0] != "--help"):
+            args = ["list", *args]
+        return super().parse_args(ctx, args)
+
+
+def noun(help_text: str) -> typer.Typer:
+    """A command group whose default verb is ``list``."""
+    return typer.Typer(cls=Group, help=help_text, no_args_is_help=False)
+
+
+def guarded(command: Callable[P, R]) -> Callable[P, R]:
+    """Turn an error that an operator may see into one sentence and exit code 1."""
+
+    @wraps(command)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return command(*args, **kwargs)
+        except StreamOpsError as error:
+            fail(str(error))
+        except KeyboardInterrupt:
+            err.print("Interrupted. What was already started goes on; 'streamops operations' shows it.")
+            raise typer.Exit(130) from None
+        except BrokenPipeError:  # the reader of a pipe has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            raise typer.Exit(0) from None
+
+    return run
+
+
+def fail(message: str, code: int = 1) -> NoReturn:
+    """Print one sentence to the error stream and end with this exit code."""
+    err.print(f"[bold red]error:[/] {escape(message)}")
+    raise typer.Exit(code)
+
+
+def say(message: str) -> None:
+    """Print text as it is, without markup."""
+    out.print(escape(message))
+
+
+def choose_context(name: str | None) -> None:
+    """Make this process talk to another installation, named or given by the path of its env file.
+
+    Raises:
+        NotFoundError: there is no such file.
+    """
+    if not name:
+        return
+    path = Path(name).expanduser()
+    if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name) and not path.is_file():
+        base = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+        path = base / "streamops" / "contexts" / f"{name}.env"
+    if not path.is_file():
+        raise NotFoundError(
+            f"There is no context {name!r}: {path} does not exist; write the output of 'streamops stack env' there."
+        )
+    os.environ[ENV_FILE] = str(path.resolve())
+
+
+def settings() -> Settings:
+    """The installation that this process talks to."""
+    return Settings.load()
+
+
+def store() -> ObjectStore:
+    """Its object store."""
+    return ObjectStore(settings())
+
+
+def show_json(value: Any) -> None:
+    """Print a value as JSON; models, dataclasses, times and secrets included (secrets masked)."""
+    out.print(json.dumps(value, indent=2, default=_plain), markup=False)
+
+
+def table(*columns: str, right: tuple[str, ...] = ()) -> Table:
+    """A table without lines, readable in a pipe too."""
+    made = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
+    for column in columns:
+        made.add_column(column, justify="right" if column in right else "left", no_wrap=True)
+    return made
+
+
+def when(time: datetime | None) -> str:
+    """A time as in every list: UTC, to the millisecond."""
+    if time is None:
+        return "-"
+    return time.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="milliseconds")
+
+
+def duration(seconds: float | None) -> str:
+    """A duration that a person can read."""
+    if seconds is None:
+        return "-"
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, set | frozenset | tuple):
+        return list(value)
+    return str(value)

@@ -1,0 +1,82 @@
+"""``doctor``: what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import typer
+
+from streamops.adapters.airflow import Airflow
+from streamops.adapters.dashboard import Dashboard
+from streamops.adapters.kafka import Ledger
+from streamops.adapters.object_store import ObjectStore
+from streamops.cli import console
+from streamops.errors import NotFoundError, StreamOpsError
+from streamops.settings import Settings
+
+RUNBOOKS = ("deploy_job", "start_job", "snapshot_job", "cancel_job", "upgrade_job")
+
+
+def doctor(json: console.Json = False) -> None:
+    """Say what is missing or does not answer."""
+    from stack import doctor as machine
+
+    found = [(item.what, item.ok, item.detail) for item in machine.doctor()]
+    found += list(servers())
+    if json:
+        console.show_json([dict(zip(("what", "ok", "detail"), item, strict=True)) for item in found])
+    else:
+        for what, ok, detail in found:
+            console.out.print(f"[{'green' if ok else 'bold red'}]{'ok     ' if ok else 'MISSING'}[/] ", end="")
+            console.say(f"{what:14} {detail}")
+    if not all(ok for _, ok, _ in found):
+        raise typer.Exit(1)
+
+
+def servers() -> Iterator[tuple[str, bool, str]]:
+    """Ask each server of the installation one small question."""
+    try:
+        settings = Settings.load()
+    except NotFoundError as error:
+        yield "Installation", False, str(error)
+        return
+    for what, address, ask in (
+        ("Object store", settings.s3_endpoint, _store),
+        ("Kafka", settings.kafka_bootstrap_servers, _kafka),
+        ("InfluxDB", settings.influx_url, _influx),
+        ("Airflow", settings.airflow_url, _airflow),
+    ):
+        try:
+            ask(settings)
+            yield what, True, address
+        except StreamOpsError as error:
+            yield what, False, str(error)
+
+
+def _store(settings: Settings) -> None:
+    ObjectStore(settings).prefixes("jobs/")
+
+
+def _kafka(settings: Settings) -> None:
+    ledger = Ledger(settings, timeout_s=5)
+    try:
+        ledger.end_offsets("trades")
+    except NotFoundError:
+        pass  # the broker answered
+    finally:
+        ledger.close()
+
+
+def _influx(settings: Settings) -> None:
+    dashboard = Dashboard(settings)
+    try:
+        dashboard.newest(["avg_1s"])
+    finally:
+        dashboard.close()
+
+
+def _airflow(settings: Settings) -> None:
+    with Airflow(settings) as airflow:
+        missing = [name for name in RUNBOOKS if not airflow.ready(name)]
+    if missing:
+        raise NotFoundError(f"Airflow runs, but has no runbook {', '.join(missing)} (yet); look at its import errors.")

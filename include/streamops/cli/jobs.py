@@ -1,0 +1,179 @@
+"""``jobs``: what runs, what limits it, and the likely next step."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, TypeVar
+
+import typer
+from pydantic import BaseModel
+
+from streamops import artifacts, keys, records
+from streamops.adapters.kafka import Ledger
+from streamops.adapters.object_store import ObjectStore
+from streamops.advice import SILENT_S, Advice, Look, advise
+from streamops.cli import console
+from streamops.errors import NotFoundError
+from streamops.names import checked
+from streamops.records import FINAL, Deployment, DriverStatus, JobRecord, Lease, Offsets, State
+from streamops.settings import Settings
+
+app = console.noun("List jobs, or show one.")
+
+M = TypeVar("M", bound=BaseModel)
+
+LOOK_S = 3.0  # between two looks: two or three batches
+
+
+@app.command("list")
+@console.guarded
+def list_(json: console.Json = False) -> None:
+    """List all jobs with version and state."""
+    store = console.store()
+    found = [overview(store, job) for job in jobs_in(store)]
+    if json:
+        console.show_json(found)
+        return
+    rows = console.table("JOB", "VERSION", "STATE", "DEPLOYMENT", "LAG", "SINCE", right=("DEPLOYMENT", "LAG"))
+    for item in found:
+        rows.add_row(*(str(item[key]) for key in ("job", "version", "state", "deployment", "lag", "since")))
+    console.out.print(rows)
+
+
+@app.command("show")
+@console.guarded
+def show(job: Annotated[str, typer.Argument(help="The job.")], json: console.Json = False) -> None:
+    """Show a job: stages, rates, lag, what limits it, and the likely next step."""
+    settings, store = console.settings(), console.store()
+    record, deployment, lease, status = read_job(store, job)
+    looks = two_looks(settings, store, record, deployment) if status and status.state not in FINAL else []
+    if not looks and status:
+        looks = [Look(records.now(), status, {})]
+    advice = advise(looks[-1], looks[0] if len(looks) > 1 else None) if looks else None
+    if json:
+        console.show_json(
+            {"record": record, "deployment": deployment, "lease": lease, "status": status, "advice": advice}
+        )
+        return
+    state = shown_state(record, status)
+    console.out.print(f"[bold]{record.job}[/] {record.version or '-'}: {state}", highlight=False)
+    if deployment:
+        origin = f", from snapshot {deployment.from_snapshot}" if deployment.from_snapshot else ""
+        console.say(f"deployment {deployment.number} since {console.when(deployment.created)}{origin}")
+    if lease:
+        console.say(f"lease: epoch {lease.epoch}, launch {lease.launch}, holder {lease.holder or 'none'}")
+    if status and looks:
+        status = looks[-1].status
+        page = status.ui or "no page"
+        console.say(f"driver on {status.host or '?'}, Spark application {status.app_id or '-'}, {page}")
+        if advice:
+            stages(status, advice)
+    if advice is None:
+        console.say(f"No driver has reported. Next: streamops start {job}" if record.deployment else "Never deployed.")
+        return
+    for reason in advice.reasons:
+        console.say(f"- {reason}")
+    console.out.print("[bold]Next:[/] ", end="")
+    console.say(advice.next_step)
+
+
+def stages(status: DriverStatus, advice: Advice) -> None:
+    """Print what passes through each stage; the one that limits is marked."""
+    rows = console.table(
+        "STAGE", "IN/s", "OUT/s", "LAG", "CATCH UP", "BATCH", "BUSY", "STATE ROWS", "LATE", "LAST COMMIT",
+        right=("IN/s", "OUT/s", "LAG", "CATCH UP", "BATCH", "BUSY", "STATE ROWS", "LATE"),
+    )  # fmt: skip
+    for flow in advice.flows:
+        stage = status.stages[flow.stage]
+        rows.add_row(
+            f"{flow.stage}{' (limits)' if flow.stage == advice.limiting else ''}",
+            f"{flow.rate_in:,.0f}",
+            f"{flow.rate_out:,.0f}",
+            f"{flow.lag:,}",
+            "never" if flow.catch_up_s is None else console.duration(flow.catch_up_s) if flow.catch_up_s else "now",
+            f"{stage.batch_ms} ms",
+            f"{flow.busy:.0%}",
+            f"{stage.state_rows:,}",
+            f"{stage.late_rows:,}",
+            console.when(stage.last_commit),
+        )
+    console.out.print(rows)
+
+
+def jobs_in(store: ObjectStore) -> list[str]:
+    """Names of all jobs that were ever deployed or published."""
+    deployed = {prefix.removeprefix(keys.jobs()).strip("/") for prefix in store.prefixes(keys.jobs())}
+    return sorted(deployed | set(artifacts.jobs(store)))
+
+
+def read_job(store: ObjectStore, job: str) -> tuple[JobRecord, Deployment | None, Lease | None, DriverStatus | None]:
+    """Everything that is recorded of a job.
+
+    Raises:
+        NotFoundError: there is no such job; the message names those that are there.
+    """
+    checked("job", job)
+    record = records.read(store, keys.record(job), JobRecord)
+    if record is None:
+        known = jobs_in(store)
+        if job in known:
+            return JobRecord(job=job), None, None, None
+        raise NotFoundError(f"There is no job {job!r}; known jobs: {', '.join(known) or 'none, publish one first'}.")
+    now = record.value
+    deployment = _value(store, keys.deployment(job, now.deployment), Deployment) if now.deployment else None
+    status = _value(store, keys.status(job, now.launch), DriverStatus) if now.launch else None
+    return now, deployment, _value(store, keys.lease(job), Lease), status
+
+
+def _value(store: ObjectStore, key: str, model: type[M]) -> M | None:
+    found = records.read(store, key, model)
+    return found.value if found else None
+
+
+def two_looks(settings: Settings, store: ObjectStore, record: JobRecord, deployment: Deployment | None) -> list[Look]:
+    """Look at a running job twice, some seconds apart, to measure its rates."""
+    if deployment is None or record.launch is None:
+        return []
+    definition = artifacts.load_manifest(store, record.job, deployment.version).definition
+    topics = {name: deployment.topics.get(name, source.kafka.topic) for name, source in definition.sources.items()}
+    ledger = Ledger(settings)
+    found: list[Look] = []
+    try:
+        for wait in (0.0, LOOK_S):
+            time.sleep(wait)  # the interval that is measured
+            status = records.read(store, keys.status(record.job, record.launch), DriverStatus)
+            if status:
+                ends: Offsets = {name: ledger.end_offsets(topic) for name, topic in topics.items()}
+                found.append(Look(records.now(), status.value, ends))
+    finally:
+        ledger.close()
+    return found
+
+
+def shown_state(record: JobRecord, status: DriverStatus | None) -> str:
+    """The state that a person is shown: what the driver says, unless it has gone silent or should not run."""
+    if record.desired != "running":
+        busy = status and status.state not in FINAL and (records.now() - status.updated).total_seconds() < SILENT_S
+        return State.STOPPING if busy else record.desired
+    if status is None:
+        return State.STARTING if record.launch else State.UNKNOWN
+    if status.state in FINAL:
+        return status.state
+    silent = (records.now() - status.updated).total_seconds()
+    return f"{State.UNKNOWN} (silent for {silent:.0f} s)" if silent > SILENT_S else status.state
+
+
+def overview(store: ObjectStore, job: str) -> dict[str, object]:
+    """One line of the list."""
+    record, deployment, _, status = read_job(store, job)
+    lags = [stage.lag for stage in status.stages.values()] if status else []
+    published = artifacts.versions(store, job)
+    return {
+        "job": job,
+        "version": record.version or "-",
+        "state": shown_state(record, status) if record.deployment else "never deployed",
+        "deployment": record.deployment,
+        "lag": f"{max(lags):,}" if lags and record.desired == "running" else "-",
+        "since": console.when(deployment.created if deployment else None),
+        "published": published,
+    }

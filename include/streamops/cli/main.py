@@ -1,0 +1,59 @@
+"""All commands in one place: verbs act on a job, plural nouns list, show and manage."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from streamops.cli import authoring, doctor, jobs, operations, prove, receipts, snapshots, stack, story, verbs
+from streamops.cli.console import choose_context, guarded
+
+app = typer.Typer(
+    name="streamops",
+    help="Deploy, upgrade, snapshot and prove stateful streaming jobs.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_show_locals=False,  # a local may hold a password
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback()
+@guarded
+def common(
+    context: Annotated[
+        str | None,
+        typer.Option(
+            "--context",
+            metavar="NAME",
+            help="Another installation: a name below ~/.config/streamops/contexts, or the path of its env file.",
+        ),
+    ] = None,
+) -> None:
+    """Choose the installation before any command runs."""
+    choose_context(context)
+
+
+for name, command in {
+    "new": authoring.new,
+    "test": authoring.try_out,
+    "publish": authoring.publish,
+    "deploy": verbs.deploy,
+    "upgrade": verbs.upgrade,
+    "cancel": verbs.cancel,
+    "start": verbs.start,
+    "snapshot": verbs.snapshot,
+    "recount": prove.recount,
+    "doctor": doctor.doctor,
+    "demo": story.demo,
+}.items():
+    app.command(name)(guarded(command))
+
+app.add_typer(jobs.app, name="jobs")
+app.add_typer(snapshots.app, name="snapshots")
+app.add_typer(operations.app, name="operations")
+app.add_typer(receipts.app, name="receipts")
+app.add_typer(stack.app, name="stack")
+
+__all__ = ["app"]

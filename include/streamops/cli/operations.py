@@ -1,0 +1,144 @@
+"""``operations``: what was done, by whom, how far it came; and what to do with one that nobody finishes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from streamops import keys, records
+from streamops.adapters.airflow import Airflow
+from streamops.adapters.kafka import Ledger
+from streamops.adapters.object_store import ObjectStore
+from streamops.adapters.spark import SparkSubmitter
+from streamops.cli import console
+from streamops.cli.jobs import jobs_in
+from streamops.errors import NotFoundError, UnreachableError
+from streamops.follow import view
+from streamops.names import checked
+from streamops.operations import Operation, Owner
+from streamops.recount import recount_job
+from streamops.settings import Settings
+
+if TYPE_CHECKING:
+    from streamops.engine import Engine
+
+app = console.noun("List, show, resume or abort operations.")
+Id = Annotated[str, typer.Argument(metavar="ID", help="The operation, as 'streamops operations' lists it.")]
+
+
+@app.command("list")
+@console.guarded
+def list_(
+    job: Annotated[str | None, typer.Argument(help="Only this job's.")] = None,
+    json: console.Json = False,
+) -> None:
+    """List operations, newest last."""
+    from streamops.engine import list_operations
+
+    store = console.store()
+    jobs = [checked("job", job)] if job is not None else jobs_in(store)
+    found = sorted((item for name in jobs for item in list_operations(store, name)), key=lambda item: item.created)
+    if json:
+        console.show_json(found)
+        return
+    rows = console.table("TIME", "JOB", "RUNBOOK", "STATE", "STEP", "BY", "ID")
+    for item in found:
+        at = item.at() if item.state != "succeeded" else "-"
+        rows.add_row(
+            console.when(item.created), item.job, item.request.runbook, item.state, at, item.owner.user or "-", item.id
+        )
+    console.out.print(rows)
+
+
+@app.command("show")
+@console.guarded
+def show(operation_id: Id, json: console.Json = False) -> None:
+    """Show an operation: owner, step, and what happened."""
+    operation = find(console.store(), operation_id)
+    if json:
+        console.show_json(operation)
+        return
+    asked = operation.request.model_dump(mode="json", exclude_unset=True, exclude={"runbook"})
+    console.out.print(f"[bold]{operation.id}[/]: {operation.request.runbook}, {operation.state}")
+    console.say(f"asked for: {', '.join(f'{key}={value}' for key, value in asked.items())}")
+    console.say(f"owner:     {operation.owner.label()}")
+    console.say(f"since:     {console.when(operation.created)}, last change {console.when(operation.updated)}")
+    if operation.state != "succeeded" and operation.at():
+        console.say(f"step:      {operation.at()}")
+    if operation.reason:
+        console.say(f"reason:    {operation.reason}")
+    rows = console.table("STEP", "STATE", "TOOK", "WHAT", right=("TOOK",))
+    for step in view(operation.request.runbook, operation, operation.updated):
+        took = console.duration(step.seconds) if step.seconds is not None else "-"
+        rows.add_row(step.name, step.state, took, step.facts)
+    console.out.print(rows)
+
+
+@app.command("resume")
+@console.guarded
+def resume(operation_id: Id) -> None:
+    """Finish an operation from its recorded step. Refused while its owner lives."""
+    settings, store = console.settings(), console.store()
+    operation = find(store, operation_id)
+    done = engine(settings, store).resume(operation.job, operation.id)
+    console.say(f"{operation.id}: {done.state}{f' ({done.reason})' if done.reason else ''}")
+    if done.state != "succeeded":
+        raise typer.Exit(1)
+
+
+@app.command("abort")
+@console.guarded
+def abort(operation_id: Id) -> None:
+    """Take an operation back and free its job. Refused while its owner lives."""
+    settings, store = console.settings(), console.store()
+    operation = find(store, operation_id)
+    done = engine(settings, store).abort(operation.job, operation.id)
+    console.say(f"{operation.id}: {done.state}{f' ({done.reason})' if done.reason else ''}")
+
+
+def find(store: ObjectStore, operation_id: str) -> Operation:
+    """An operation by its id, whatever its job. Raises NotFoundError."""
+    checked("snapshot", operation_id)
+    for job in jobs_in(store):
+        found = records.read(store, keys.operation(job, operation_id), Operation)
+        if found:
+            return found.value
+    raise NotFoundError(f"There is no operation {operation_id!r}; 'streamops operations' lists them.")
+
+
+class Owners:
+    """Asks Airflow whether the DAG run that owns an operation is over."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    def finished(self, owner: Owner) -> bool | None:
+        """None when Airflow does not know the run, or the owner is not a DAG run."""
+        if owner.kind != "airflow":
+            return None
+        with Airflow(self._settings) as airflow:
+            try:
+                return airflow.run(owner.dag_id, owner.run_id).finished
+            except NotFoundError:
+                return None
+
+
+def engine(settings: Settings, store: ObjectStore) -> Engine:
+    """The engine in this process, for operations that no DAG run finishes.
+
+    Raises:
+        UnreachableError: a server that is needed to judge the owner does not answer.
+    """
+    from streamops.engine import Engine, Ports
+
+    if not settings.spark_home:
+        raise UnreachableError("This host cannot submit drivers (SPARK_HOME is empty); run this where the stack is.")
+    ports = Ports(
+        store=store,
+        submitter=SparkSubmitter(settings),
+        ledger=Ledger(settings),
+        owners=Owners(settings),
+        recount=lambda job, since: recount_job(settings, store, job, since).model_dump(mode="json"),
+    )
+    return Engine(ports, console.say, lambda step, when: None)

@@ -1,0 +1,109 @@
+"""``recount``: prove a job's results from the ledger."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Annotated
+
+import typer
+
+from streamops import artifacts, keys, records
+from streamops.adapters.kafka import Ledger
+from streamops.adapters.object_store import ObjectStore
+from streamops.cli import console
+from streamops.errors import NotFoundError, RefusedError
+from streamops.names import checked
+from streamops.records import Deployment, JobRecord, Offsets
+from streamops.recount import recount_job
+from streamops.recount_report import Report
+from streamops.settings import Settings
+
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+
+
+def recount(
+    job: Annotated[str, typer.Argument(help="The job whose results are recomputed from the topic.")],
+    since: Annotated[
+        str | None,
+        typer.Option(
+            help="Only windows that began after this: 10m (or s, h, d) ago, or a time like 2026-01-31T12:00Z."
+        ),
+    ] = None,
+    json: console.Json = False,
+) -> None:
+    """Recompute the results from the topic and compare.
+
+    Exit code 1 if a point is missing, wrong or unexpected, or if nothing was compared.
+    """
+    checked("job", job)
+    settings = console.settings()
+    store = ObjectStore(settings)
+    offsets = since_offsets(settings, store, job, moment(since, records.now())) if since else None
+    report = recount_job(settings, store, job, since=offsets)
+    if json:
+        console.show_json(report)
+    else:
+        show(report)
+    if not report.clean:
+        raise typer.Exit(1)
+
+
+def show(report: Report) -> None:
+    """Print a recount as a table with its verdict."""
+    rows = console.table(
+        "MEASUREMENT", "EXPECTED", "MISSING", "WRONG", "UNEXPECTED", "PARTIAL", "LATE", "FIRST WINDOW", "LAST WINDOW",
+        right=("EXPECTED", "MISSING", "WRONG", "UNEXPECTED", "PARTIAL", "LATE"),
+    )  # fmt: skip
+    for item in report.measurements:
+        numbers = (item.expected, item.missing, item.wrong, item.unexpected, item.partial, item.late)
+        rows.add_row(
+            item.measurement,
+            *(f"{value:,}" for value in numbers),
+            console.when(item.first_window),
+            console.when(item.last_window),
+        )
+    console.out.print(rows)
+    for item in report.measurements:
+        for line in (*item.examples, *item.notes):
+            console.say(f"  {line}")
+    rejected = f", {report.malformed:,} malformed and {report.ahead:,} from the future rejected"
+    console.say(
+        f"{report.events:,} events of {report.job} {report.version} (deployment {report.deployment}) "
+        f"in {console.duration(report.seconds)}{rejected if report.malformed or report.ahead else ''}."
+    )
+    colour = "green" if report.clean else "red"
+    console.out.print(f"[bold {colour}]{'clean' if report.clean else 'NOT CLEAN'}[/]: {report.reason}")
+
+
+def moment(text: str, now: datetime) -> datetime:
+    """The instant that ``--since`` names. Raises RefusedError."""
+    if match := re.fullmatch(r"(\d{1,6})([smhd])", text):
+        return now - timedelta(**{_UNITS[match[2]]: int(match[1])})
+    try:
+        parsed = datetime.fromisoformat(text)
+    except ValueError:
+        raise RefusedError(f"{text!r} is not a time; write 10m, 2h, or a time like 2026-01-31T12:00Z.") from None
+    return parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)
+
+
+def since_offsets(settings: Settings, store: ObjectStore, job: str, at: datetime) -> Offsets:
+    """Where the topics of a job's sources stood at a time.
+
+    Raises:
+        NotFoundError: the job was never deployed.
+    """
+    record = records.read(store, keys.record(job), JobRecord)
+    number = record.value.deployment if record else 0
+    deployment = records.read(store, keys.deployment(job, number), Deployment) if number else None
+    if deployment is None:
+        raise NotFoundError(f"Job {job} has never been deployed; 'streamops jobs' lists those that were.")
+    definition = artifacts.load_manifest(store, job, deployment.value.version).definition
+    ledger = Ledger(settings)
+    try:
+        return {
+            name: ledger.offsets_at(deployment.value.topics.get(name, source.kafka.topic), int(at.timestamp() * 1000))
+            for name, source in definition.sources.items()
+        }
+    finally:
+        ledger.close()

@@ -1,0 +1,1 @@
+"""The demo's report: one self-contained page with pictures, drawn from the report's JSON."""

@@ -1,0 +1,54 @@
+"""What is shown of an operation, and the requests that are made of options."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from streamops.errors import RefusedError
+from streamops.follow import request, view
+from streamops.operations import Operation, Owner, StepRecord, plan
+
+T = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+def operation(**changes) -> Operation:
+    asked = request("upgrade_job", job="trade-analyser", version="v2", snapshot="SavePoint1")
+    values = {"id": "upgrade_job-1", "request": asked, "owner": Owner(kind="airflow"), "created": T, "updated": T}
+    return Operation(**(values | changes))
+
+
+def test_every_step_of_the_plan_is_shown_before_it_begins():
+    steps = view("upgrade_job", None, T)
+    assert [step.name for step in steps] == [step.name for step in plan("upgrade_job")]
+    assert {step.state for step in steps} == {"waiting"}
+
+
+def test_a_step_under_way_counts_up_and_a_finished_one_keeps_its_time():
+    done = StepRecord(started=T, finished=T + timedelta(seconds=2), facts={"launch": "l-1", "objects": 1234})
+    now = operation(steps={"check": done, "reserve": StepRecord(started=T + timedelta(seconds=2))})
+    check, reserve, *rest = view("upgrade_job", now, T + timedelta(seconds=7))
+    assert (check.state, check.seconds, check.facts) == ("done", 2.0, "launch l-1, objects 1,234")
+    assert (reserve.state, reserve.seconds) == ("running", 5.0)
+    assert {step.state for step in rest} == {"waiting"}
+
+
+def test_the_step_that_failed_and_what_was_taken_back_are_shown():
+    now = operation(
+        state="undone",
+        steps={"check": StepRecord(started=T)},
+        undo={"restart_old": StepRecord(started=T, finished=T + timedelta(seconds=3))},
+    )
+    steps = view("upgrade_job", now, T)
+    assert steps[0].state == "failed"
+    assert steps[-1].state == "taken back"
+    assert steps[-1].title == "Take back: restart old"
+
+
+def test_a_request_holds_only_what_was_given():
+    asked = request("deploy_job", job="clicks", version="v1", params=None, from_scratch=None)
+    assert asked.model_dump(exclude_unset=True) == {"runbook": "deploy_job", "job": "clicks", "version": "v1"}
+
+
+def test_a_wrong_request_names_the_field():
+    with pytest.raises(RefusedError, match="healthy_timeout_s"):
+        request("deploy_job", job="clicks", version="v1", healthy_timeout_s=0)
