@@ -97,76 +97,77 @@ class Demo:
                 Watcher(lambda: dashboard.newest(MEASUREMENTS, SYMBOLS[0])) as watcher,
             ):
                 runbooks = Runbooks(airflow, self.store)
-                self._wait_for_trades()
-                self._publish()
+                self.wait_for_trades()
+                self.publish()
                 with self.story.part("Wait until Airflow has read the runbooks"):
                     runbooks.wait_ready(RUNBOOKS)
-                self._bring_v1(runbooks)
-                rate = self._traffic("v1", self.options.traffic_before_s, watcher)
-                before = gap.place(self.store, JOB, self._record().deployment)
+                self.bring_v1(runbooks)
+                rate = self.traffic("v1", self.options.traffic_before_s, watcher)
+                before = gap.place(self.store, JOB, self.record().deployment)
                 operation = self._upgrade(runbooks)
-                after = gap.place(self.store, JOB, self._record().deployment)
+                after = gap.place(self.store, JOB, self.record().deployment)
                 if before is None or after is None:
                     raise UnhealthyError(f"{JOB} has no checkpoint to compare; read 'streamops jobs show {JOB}'.")
                 stages = tuple(artifacts.load_manifest(self.store, JOB, "v2").definition.stages)
-                gaps = self._gaps(before, after, stages)
-                self._traffic("v2", self.options.traffic_after_s, watcher)
+                gaps = self.gaps(before, after, stages)
+                self.traffic("v2", self.options.traffic_after_s, watcher)
                 with self.story.part("Recount: compute everything again from the topic, and compare"):
                     recount = recount_job(self.settings, self.store, JOB)
                 return self._report(dashboard, watcher, operation, gaps, rate, recount)
         finally:
             dashboard.close()
 
-    def _wait_for_trades(self) -> None:
+    def wait_for_trades(self) -> None:
+        """Wait until trades arrive."""
         with self.story.part("Wait for trades on the topic"):
             ledger = Ledger(self.settings)
             try:
                 first = _end(ledger)
-                _until(lambda: _end(ledger) > max(first, 0), 60, "No trade arrives on the topic; is the generator up?")
+                until(lambda: _end(ledger) > max(first, 0), 60, "No trade arrives on the topic; is the generator up?")
             finally:
                 ledger.close()
 
-    def _publish(self) -> None:
+    def publish(self) -> None:
+        """Publish both versions; what is published already stays as it is."""
         with self.story.part(f"Publish {JOB} v1 and v2"):
             for version in ("v1", "v2"):
                 done = artifacts.publish(self.store, self.options.directory, version)
                 self.say(f"  {version}: sha256 {done.artifact_sha256[:12]}, {done.size:,} bytes")
 
-    def _record(self) -> JobRecord:
+    def record(self) -> JobRecord:
+        """The job record as it is now."""
         found = records.read(self.store, keys.record(JOB), JobRecord)
         return found.value if found else JobRecord(job=JOB)
 
-    def _bring_v1(self, runbooks: Runbooks) -> None:
+    def bring_v1(self, runbooks: Runbooks) -> None:
         """Have v1 running, whatever an earlier demo left behind; state is continued, never thrown away."""
-        record = self._record()
+        record = self.record()
         if record.deployment == 0:
             with self.story.part("Deploy v1 (runbook deploy_job)"):
-                self._run(runbooks, "deploy_job", version="v1")
+                self.run(runbooks, "deploy_job", version="v1")
             return
         if record.desired != "running":
             with self.story.part(f"Start {JOB} {record.version} again, from its own checkpoint (runbook start_job)"):
-                self._run(runbooks, "start_job")
+                self.run(runbooks, "start_job")
         self._wait_running()
-        if self._record().version != "v1":
-            name = self._free_name("BackToV1-")
-            with self.story.part(
-                f"An earlier demo left {self._record().version} running: go back to v1 through {name}"
-            ):
-                self._run(runbooks, "upgrade_job", version="v1", snapshot=name)
+        if self.record().version != "v1":
+            name = self.free_name("BackToV1-")
+            with self.story.part(f"An earlier demo left {self.record().version} running: go back to v1 through {name}"):
+                self.run(runbooks, "upgrade_job", version="v1", snapshot=name)
         else:
             self.say(f"\n{JOB} v1 is running already; it is used as it is.")
 
     def _wait_running(self) -> None:
         def running() -> bool:
-            launch = self._record().launch
+            launch = self.record().launch
             status = records.read(self.store, keys.status(JOB, launch), DriverStatus) if launch else None
             if status and status.value.state in FINAL:
                 raise UnhealthyError(f"{JOB} ended {status.value.state}: {status.value.reason or 'no reason given'}.")
             return bool(status and status.value.state == "running")
 
-        _until(running, 180, f"{JOB} does not run; read 'streamops jobs show {JOB}'.")
+        until(running, 180, f"{JOB} does not run; read 'streamops jobs show {JOB}'.")
 
-    def _traffic(self, version: str, seconds: float, watcher: Watcher) -> float:
+    def traffic(self, version: str, seconds: float, watcher: Watcher) -> float:
         """Let traffic flow and return its rate, as the topic has it."""
         with self.story.part(f"{version}: {seconds:.0f} s of traffic"):
             ledger = Ledger(self.settings)
@@ -185,24 +186,28 @@ class Demo:
         name = "SavePoint1"
         taken = {manifest.name for manifest in snapshots.list(self.store, JOB)}
         if name in taken:
-            name = self._free_name("SavePoint1-")
+            name = self.free_name("SavePoint1-")
             self.say(f"\nSavePoint1 is kept from an earlier demo (names are never reused); this one is {name}.")
         with self.story.part(f"Upgrade to v2 while trades keep coming, snapshot {name} (runbook upgrade_job)"):
-            return self._run(runbooks, "upgrade_job", version="v2", snapshot=name)
+            return self.run(runbooks, "upgrade_job", version="v2", snapshot=name)
 
-    def _free_name(self, stem: str) -> str:
+    def free_name(self, stem: str) -> str:
+        """A snapshot name that is not taken."""
         taken = {manifest.name for manifest in snapshots.list(self.store, JOB)}
         return next(name for number in range(2, 1_000_000) if (name := f"{stem}{number}") not in taken)
 
-    def _run(self, runbooks: Runbooks, runbook: str, **values: Any) -> Operation:
+    def run(self, runbooks: Runbooks, runbook: str, **values: Any) -> Operation:
+        """Run a runbook on the demo's job and show its steps."""
         asked = request(runbook, job=JOB, **values)
         return runbooks.run(asked, self.progress(), lambda run: self.say(f"  {runbooks.airflow.page(run)}"))
 
-    def _gaps(self, before: gap.Place, after: gap.Place, stages: tuple[str, ...]) -> dict[str, gap.Gap]:
+    def gaps(self, before: gap.Place, after: gap.Place, stages: tuple[str, ...]) -> dict[str, gap.Gap]:
+        """The gaps of a switch, once every stage has committed after it."""
+
         def found() -> bool:
             return all(item.first for item in gap.gaps(self.store, JOB, before, after, stages).values())
 
-        _until(found, 120, f"A stage of {JOB} v2 has not committed anything; read 'streamops jobs show {JOB}'.")
+        until(found, 120, f"A stage of {JOB} v2 has not committed anything; read 'streamops jobs show {JOB}'.")
         return gap.gaps(self.store, JOB, before, after, stages)
 
     def _report(
@@ -325,7 +330,8 @@ def _end(ledger: Ledger) -> int:
         return 0
 
 
-def _until(done: Callable[[], bool], deadline_s: float, otherwise: str) -> None:
+def until(done: Callable[[], bool], deadline_s: float, otherwise: str) -> None:
+    """Wait for a condition. Raises StreamOpsError with the text given when it does not come in time."""
     end = time.monotonic() + deadline_s
     while not done():
         if time.monotonic() > end:

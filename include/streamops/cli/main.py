@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -35,7 +36,7 @@ def common(
     choose_context(context)
 
 
-for name, command in {
+COMMANDS: dict[str, Callable[..., None]] = {
     "new": authoring.new,
     "test": authoring.try_out,
     "publish": authoring.publish,
@@ -47,7 +48,8 @@ for name, command in {
     "recount": prove.recount,
     "doctor": doctor.doctor,
     "demo": story.demo,
-}.items():
+}
+for name, command in COMMANDS.items():
     app.command(name)(guarded(command))
 
 app.add_typer(jobs.app, name="jobs")

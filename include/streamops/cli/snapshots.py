@@ -22,23 +22,22 @@ def list_(
     """List snapshots, newest last."""
     if job is not None:
         checked("job", job)
-    found = sorted(catalogue.list(console.store(), job), key=lambda row: row.time)
+    found = sorted(catalogue.list(console.store(), job), key=lambda row: row.created)
     if json:
         console.show_json([_row(row) for row in found])
         return
     rows = console.table("TIME", "SIZE (bytes)", "JOB NAME", "SNAPSHOT NAME", right=("SIZE (bytes)",))
     for row in found:
-        rows.add_row(console.when(row.time), f"{row.size:,}", row.job, row.name)
+        rows.add_row(console.when(row.created), f"{row.size:,}", row.job, row.name)
     console.out.print(rows)
 
 
-def _row(row: catalogue.Row) -> dict[str, object]:
-    manifest = row.manifest
+def _row(manifest: catalogue.Manifest) -> dict[str, object]:
     return {
-        "time": row.time,
-        "size": row.size,
-        "job": row.job,
-        "snapshot": row.name,
+        "time": manifest.created,
+        "size": manifest.size,
+        "job": manifest.job,
+        "snapshot": manifest.name,
         "version": manifest.version,
         "deployment": manifest.deployment,
         "live": manifest.live,

@@ -1,0 +1,59 @@
+"""``python -m benchmarks``: measure on a running stack, keep the results, fill docs/performance.md."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from statistics import median
+from typing import Any
+
+from benchmarks import machine, sustained, switch, table
+from benchmarks.memory import measure, supervisor_pid
+from benchmarks.session import Session, session
+from stack.layout import Layout
+
+
+def main() -> None:
+    """Entry point."""
+    parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
+    parser.add_argument("what", nargs="*", help="sustained, memory, switch, table; default: all of them")
+    parser.add_argument("--minutes", type=float, default=5.0, help="of the sustained measurement (default: 5)")
+    parser.add_argument("--times", type=int, default=5, help="switches of each kind (default: 5)")
+    parser.add_argument("--settle", type=float, default=20.0, help="seconds of traffic between switches (default: 20)")
+    chosen = parser.parse_args()
+    known = ("sustained", "memory", "switch", "table")
+    if unknown := set(chosen.what) - set(known):
+        parser.error(f"there is no {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+    wanted = [name for name in known if not chosen.what or name in chosen.what]
+    if wanted != ["table"]:
+        with session() as running:
+            if "sustained" in wanted:
+                _keep("sustained", sustained.run(running, chosen.minutes * 60))
+            if "memory" in wanted:
+                _keep("memory", steady_memory(running))
+            if "switch" in wanted:
+                _keep("switch", switch.run(running, chosen.times, chosen.settle))
+    if "table" in wanted:
+        print(f"docs/performance.md: {', '.join(table.write()) or 'no results yet'}")
+
+
+def steady_memory(running: Session, looks: int = 10) -> dict[str, Any]:
+    """Medians of some looks while v2 runs. Bytes, PSS."""
+    running.to_v2()
+    pid = supervisor_pid(Layout.find().home)
+    samples = []
+    for _ in range(looks):
+        samples.append(measure(pid))
+        time.sleep(3)  # the interval of the measurement
+    parts = sorted({part for sample in samples for part in sample.pss})
+    pss = {part: int(median(sample.pss.get(part, 0) for sample in samples)) for part in parts}
+    rss = {part: int(median(sample.rss.get(part, 0) for sample in samples)) for part in parts}
+    return {"pss": pss, "rss": rss, "total": sum(pss.values()), "processes": samples[-1].processes}
+
+
+def _keep(name: str, result: dict[str, Any]) -> None:
+    print(f"{name}: {machine.save(name, result).name} written", flush=True)
+
+
+if __name__ == "__main__":
+    main()

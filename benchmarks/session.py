@@ -1,0 +1,110 @@
+"""A running stack with the demo's job, brought to the version that a measurement needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from stack import lifecycle
+from stack.programs import Traffic
+from streamops import artifacts, gap, keys, records
+from streamops.adapters.airflow import Airflow
+from streamops.adapters.dashboard import Dashboard
+from streamops.adapters.kafka import Ledger
+from streamops.cli import console
+from streamops.cli.progress import Progress
+from streamops.demo import JOB, MEASUREMENTS, RATE, RUNBOOKS, SYMBOLS, TOPIC, Demo, Options, until
+from streamops.follow import Runbooks
+from streamops.freshness import Watcher
+from streamops.operations import Operation
+from streamops.records import DriverStatus
+
+CAUGHT_UP_S = 5.0  # a lag of this many seconds of traffic is one or two batches
+
+
+@dataclass
+class Session:
+    """Everything that measurements use."""
+
+    demo: Demo
+    runbooks: Runbooks
+    ledger: Ledger
+    watcher: Watcher
+
+    def upgrade(self, version: str, **values: Any) -> tuple[Operation, gap.Place, gap.Place]:
+        """Upgrade the job; where it wrote before and where it writes now."""
+        before = self.place()
+        name = self.demo.free_name("Bench-")
+        operation = self.demo.run(self.runbooks, "upgrade_job", version=version, snapshot=name, **values)
+        return operation, before, self.place()
+
+    def to_v2(self) -> None:
+        """Have v2 running and caught up."""
+        record = self.demo.record()
+        if record.version != "v2" or record.desired != "running":
+            self.demo.bring_v1(self.runbooks)
+            self.upgrade("v2")
+        self.caught_up()
+
+    def to_v1(self) -> None:
+        """Have v1 running and caught up."""
+        self.demo.bring_v1(self.runbooks)
+        self.caught_up()
+
+    def place(self) -> gap.Place:
+        """Where the job's checkpoints are written now."""
+        found = gap.place(self.demo.store, JOB, self.demo.record().deployment)
+        if found is None:
+            raise SystemExit(f"{JOB} has no checkpoint yet")
+        return found
+
+    def stages(self) -> tuple[str, ...]:
+        """Stages of the running version."""
+        version = self.demo.record().version or ""
+        return tuple(artifacts.load_manifest(self.demo.store, JOB, version).definition.stages)
+
+    def status(self) -> DriverStatus | None:
+        """What the driver says."""
+        launch = self.demo.record().launch
+        found = records.read(self.demo.store, keys.status(JOB, launch), DriverStatus) if launch else None
+        return found.value if found else None
+
+    def lags(self) -> dict[str, int]:
+        """Rows that each stage is behind the topic's end."""
+        end, status = self.end(), self.status()
+        stages = status.stages if status else {}
+        return {name: end - sum(stage.offsets.get("trades", {}).values()) for name, stage in stages.items()}
+
+    def end(self) -> int:
+        """How many trades were ever written to the topic."""
+        return sum(self.ledger.end_offsets(TOPIC).values())
+
+    def caught_up(self, deadline_s: float = 300) -> None:
+        """Wait until no stage is more than a batch or two behind."""
+
+        def near() -> bool:
+            lags = self.lags()
+            return bool(lags) and max(lags.values()) < CAUGHT_UP_S * RATE
+
+        until(near, deadline_s, f"{JOB} does not catch up; read 'streamops jobs show {JOB}'")
+
+
+@contextmanager
+def session() -> Iterator[Session]:
+    """Start the stack if needed, with trades at the demo's rate and both versions published."""
+    settings = lifecycle.up(say=console.say)
+    lifecycle.generator_start(traffic=Traffic(rate=RATE))
+    demo = Demo(settings, Options(), console.say, lambda: Progress(console.out, live=False).show)
+    dashboard, ledger = Dashboard(settings), Ledger(settings)
+    try:
+        with Airflow(settings) as airflow, Watcher(lambda: dashboard.newest(MEASUREMENTS, SYMBOLS[0])) as watcher:
+            runbooks = Runbooks(airflow, demo.store)
+            demo.wait_for_trades()
+            demo.publish()
+            runbooks.wait_ready(RUNBOOKS)
+            yield Session(demo, runbooks, ledger, watcher)
+    finally:
+        dashboard.close()
+        ledger.close()

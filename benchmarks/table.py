@@ -1,0 +1,124 @@
+"""Writes the newest results into the tables of docs/performance.md, between their markers."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from benchmarks.machine import load
+
+DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "performance.md"
+GIB = 1 << 30
+
+
+def write() -> list[str]:
+    """Fill every table that has a result; returns the names of those filled."""
+    text = DOCUMENT.read_text(encoding="utf-8")
+    filled = []
+    for name, make in {"machine": machine, "sustained": sustained, "switch": switch, "memory": memory}.items():
+        made = make()
+        if made is None:
+            continue
+        marked = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
+        text, count = marked.subn(lambda found, made=made: f"{found[1]}{made}\n{found[2]}", text)  # type: ignore[misc]
+        if count != 1:
+            raise SystemExit(f"{DOCUMENT.name} has no place for {name}: <!-- {name} --> ... <!-- /{name} -->")
+        filled.append(name)
+    DOCUMENT.write_text(text, encoding="utf-8")
+    return filled
+
+
+def machine() -> str | None:
+    """What the newest result was measured on."""
+    results = [found for name in ("sustained", "switch", "memory") if (found := load(name))]
+    if not results:
+        return None
+    newest = max(results, key=lambda result: result["measured"])
+    about = newest["machine"]
+    return _table(
+        ("", ""),
+        [
+            ("processor", about["cpu"]),
+            ("cores", about["cores"]),
+            ("memory", f"{about['memory_bytes'] / GIB:.1f} GiB"),
+            ("system", about["system"]),
+            ("Python, Java", f"{about['python']}, {about['java']}"),
+            ("measured", newest["measured"]),
+        ],
+    )
+
+
+def sustained() -> str | None:
+    """Rate, lag and lateness."""
+    result = load("sustained")
+    if result is None:
+        return None
+    lag = [
+        (
+            stage,
+            f"{item['slope_rows_per_s']:+.1f}",
+            f"{item['first_quarter']:,}",
+            f"{item['last_quarter']:,}",
+            f"{item['worst']:,}",
+        )
+        for stage, item in result["lag"].items()
+    ]
+    late = [
+        (name, item["count"], f"{item['p50']:.2f}", f"{item['p99']:.2f}", f"{item['worst']:.2f}")
+        for name, item in result["lateness"].items()
+    ]
+    head = f"{result['rate']:,.0f} trades/s over {result['seconds'] / 60:.1f} minutes.\n\n"
+    return (
+        head
+        + _table(("stage", "lag grows by (rows/s)", "lag, first quarter", "lag, last quarter", "worst"), lag)
+        + "\n\n"
+        + _table(("lateness (s)", "windows", "p50", "p99", "max"), late)
+    )
+
+
+def switch() -> str | None:
+    """Ours beside the naive way, and the phases of ours."""
+    result = load("switch")
+    if result is None:
+        return None
+    found = result["summary"]
+    names = {"ours": "upgrade_job with standby", "naive": "kill and submit by hand", "cold": "upgrade_job, no standby"}
+    rows = [
+        (
+            names[kind],
+            found[kind]["runs"],
+            *(f"{found[kind][key]:.1f}" for key in ("gap_median_s", "gap_worst_s", "felt_median_s", "felt_worst_s")),
+        )
+        for kind in names
+        if kind in found
+    ]
+    text = _table(("", "runs", "gap, median (s)", "gap, worst", "felt, median", "felt, worst"), rows)
+    if "ratio_gap" in found:
+        text += f"\n\nOurs over naive: {found['ratio_gap']:.2f} of the gap, {found['ratio_felt']:.2f} of what is felt "
+        text += f"(wanted: at most {result['goal']})."
+    if "ours" in found:
+        phases = [(name, f"{seconds:.2f}") for name, seconds in found["ours"]["phases_median_s"].items()]
+        text += "\n\n" + _table(("step of ours", "median (s)"), phases)
+    return text
+
+
+def memory() -> str | None:
+    """By part, steady, and the highest during an upgrade."""
+    result = load("memory")
+    if result is None:
+        return None
+    peak = (load("switch") or {}).get("memory_peak") or {}
+    parts = sorted(result["pss"], key=lambda part: -result["pss"][part])
+    rows = [(part, _gib(result["pss"][part]), _gib(peak.get("pss", {}).get(part))) for part in parts]
+    rows.append(("**all**", _gib(result["total"]), _gib(peak.get("total"))))
+    return _table(("GiB (PSS)", "steady", "highest during an upgrade"), rows)
+
+
+def _gib(value: int | None) -> str:
+    return "" if value is None else f"{value / GIB:.2f}"
+
+
+def _table(head: tuple[str, ...], rows: list[tuple[Any, ...]]) -> str:
+    lines = [head, ("---", *("---:" for _ in head[1:])), *rows]
+    return "\n".join(f"| {' | '.join(str(cell) for cell in line)} |" for line in lines)
