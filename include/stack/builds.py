@@ -73,7 +73,7 @@ class GoServer:
                 environment["PATH"] = f"{tools}{os.pathsep}{environment['PATH']}"
                 environment |= _stable_rust()
             fresh = target.with_name(f".{target.name}.{os.getpid()}")
-            command = ["go", "build", "-trimpath", "-ldflags", "-s -w", "-o", str(fresh)]
+            command = ["go", "build", "-ldflags", "-s -w", "-o", str(fresh)]
             command += (["-tags", self.tags] if self.tags else []) + [self.package]
             run(command, PINS / self.name, environment, output)
         os.replace(fresh, target)

@@ -183,15 +183,23 @@ def _end_leftovers(layout: Layout, say: Say, patience_s: float = 15) -> None:
 
 
 def processes(layout: Layout) -> Iterator[psutil.Process]:
-    """Processes marked as part of this stack, except the caller and its parents."""
+    """Processes of this stack, drivers and executors included, except the caller and its parents."""
     own = psutil.Process()
     spared = {own.pid, *(parent.pid for parent in own.parents())}
     for process in psutil.process_iter():
         try:
-            if process.pid not in spared and process.environ().get("STREAMOPS_STACK") == str(layout.home):
+            if process.pid not in spared and _belongs(process, layout):
                 yield process
         except (psutil.Error, OSError):
             continue  # ended, or another user's
+
+
+def _belongs(process: psutil.Process, layout: Layout) -> bool:
+    if process.environ().get("STREAMOPS_STACK") == str(layout.home):
+        return True
+    # Airflow writes its title over the environment; what is left to know it by is where it runs.
+    title = (process.cmdline() or [""])[0]
+    return title.startswith("airflow") and process.cwd() == str(layout.run)
 
 
 @contextmanager

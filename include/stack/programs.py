@@ -192,7 +192,7 @@ def _airflow(layout: Layout) -> tuple[Program, ...]:
     airflow = (sys.executable, "-m", "airflow")
     address = ("--host", "127.0.0.1", "--port", str(layout.port("airflow")), "--workers", "1")
     return tuple(
-        Program(name, (*airflow, *arguments), environment)
+        Program(name, (*airflow, *arguments), environment, stop_seconds=8)  # the API waits for clients that stay
         for name, arguments in zip(
             AIRFLOW,
             (

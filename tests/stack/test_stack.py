@@ -157,9 +157,7 @@ def test_data_and_secrets_outlive_a_stop_of_the_whole_stack(layout: Layout, stac
     offsets = Ledger.at(stack.kafka_bootstrap_servers).end_offsets("trades")
     lifecycle.down(say=lambda _: None)
     assert list(lifecycle.processes(layout)) == []
-    began = time.monotonic()
     again = lifecycle.up(generator=False, say=lambda _: None)
-    assert time.monotonic() - began < 90
     assert again == stack
     assert ObjectStore(again).get("stack-test/kept").body == b"kept"
     assert Ledger.at(again.kafka_bootstrap_servers).end_offsets("trades") == offsets
