@@ -116,3 +116,8 @@ def manifest(job: str, snapshot: str) -> str:
 def snapshot_data(job: str, attempt: str, stage: str) -> str:
     """Prefix of one stage's objects, unique to the attempt that copied them."""
     return f"snapshots/{checked('job', job)}/data/{checked('snapshot', attempt)}/{checked('stage', stage)}/"
+
+
+def snapshot_draft(job: str, attempt: str) -> str:
+    """The manifest of an attempt that is not a snapshot yet."""
+    return f"snapshots/{checked('job', job)}/data/{checked('snapshot', attempt)}/manifest.json"

@@ -98,17 +98,6 @@ class Origin:
     dag_run: str = ""
 
 
-@dataclass(frozen=True)
-class Row:
-    """One line of the list of snapshots; ``size`` in bytes."""
-
-    time: datetime
-    size: int
-    job: str
-    name: str
-    manifest: Manifest
-
-
 def require_free_name(store: ObjectStore, job: str, name: str) -> None:
     """Refuse a name that is taken, before anything is copied.
 
@@ -149,6 +138,7 @@ def export(
     live: bool,
     free_bytes: int | None = None,
     also_to: str | None = None,
+    also_stages: Iterable[str] = (),
     say: Say = lambda line: None,
 ) -> Manifest:
     """Copy the last committed batch of every stage; the snapshot does not exist until ``commit_manifest``.
@@ -156,7 +146,7 @@ def export(
     Args:
         attempt: names the prefix of the data; another try that repeats it copies over its own objects.
         stages: all stages of the deployment's version; one without a commit is in the manifest without objects.
-        also_to: an epoch prefix that gets the same objects at the same time, without its ready mark.
+        also_to: an epoch prefix that gets the objects of ``also_stages`` at the same time, without its ready mark.
 
     Raises:
         SnapshotRefusedError: too little space.
@@ -168,7 +158,7 @@ def export(
             f"Deployment {deployment.number} of {deployment.job} has no checkpoint yet; "
             "wait until its driver is healthy."
         )
-    names = builtins.list(stages)
+    names, also = builtins.list(stages), set(also_stages)
     place = {stage: keys.stage(deployment.job, deployment.number, epoch, stage) for stage in names}
     with ThreadPoolExecutor(max(len(names), 1)) as pool:
         tails = dict(zip(names, pool.map(lambda stage: checkpoints.find_tail(store, place[stage]), names), strict=True))
@@ -176,7 +166,8 @@ def export(
 
         def copy(stage: str) -> tuple[ManifestStage, builtins.list[ManifestObject]]:
             target = keys.snapshot_data(deployment.job, attempt, stage)
-            return _copy_stage(store, deployment, stage, tails[stage], target, also_to, say)
+            twin = also_to if stage in also else None
+            return _copy_stage(store, deployment, stage, tails[stage], target, twin, say)
 
         done = dict(zip(names, pool.map(copy, names), strict=True))
     return Manifest(
@@ -405,7 +396,7 @@ def restore(
     return batches
 
 
-def list(store: ObjectStore, job: str | None = None) -> builtins.list[Row]:
+def list(store: ObjectStore, job: str | None = None) -> builtins.list[Manifest]:
     """All snapshots, or those of one job, the oldest first. A damaged manifest is left out."""
     prefixes = [keys.snapshots(job)] if job else [f"{prefix}manifests/" for prefix in store.prefixes("snapshots/")]
     found = [info.key for prefix in prefixes for info in store.list(prefix) if info.key.endswith(".json")]
@@ -418,8 +409,7 @@ def list(store: ObjectStore, job: str | None = None) -> builtins.list[Row]:
 
     with ThreadPoolExecutor(checkpoints.THREADS) as pool:
         manifests = [manifest for manifest in pool.map(read, found) if manifest is not None]
-    rows = [Row(m.created, m.size, m.job, m.name, m) for m in manifests]
-    return sorted(rows, key=lambda row: (row.time, row.job, row.name))
+    return sorted(manifests, key=lambda item: (item.created, item.job, item.name))
 
 
 def remove_leftovers(store: ObjectStore, job: str, keep: Iterable[str] = ()) -> int:
@@ -429,9 +419,9 @@ def remove_leftovers(store: ObjectStore, job: str, keep: Iterable[str] = ()) -> 
         How many objects were removed.
     """
     root = f"snapshots/{checked('job', job)}/data/"
-    rows = list(store, job)
-    used = {row.manifest.attempt for row in rows} | set(keep)
-    if len(rows) != sum(1 for _ in store.list(keys.snapshots(job))):
+    manifests = list(store, job)
+    used = {manifest.attempt for manifest in manifests} | set(keep)
+    if len(manifests) != sum(1 for _ in store.list(keys.snapshots(job))):
         return 0  # a manifest that cannot be read may still be repaired; its data stays
     unused = [prefix for prefix in store.prefixes(root) if prefix.removeprefix(root).rstrip("/") not in used]
     removed = [info.key for prefix in unused for info in store.list(prefix)]

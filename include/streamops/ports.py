@@ -1,0 +1,58 @@
+"""What an operation needs from outside the object store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from streamops.adapters.object_store import ObjectStore
+from streamops.definitions import Resources
+from streamops.operations import Owner
+from streamops.records import Offsets
+from streamops.submission import Submission
+
+
+class Submitter(Protocol):
+    """Puts drivers on the cluster."""
+
+    def submit(self, submission: Submission) -> str:
+        """Spark's id of the driver, which is only a hint."""
+
+    def room_for(self, resources: Resources) -> bool:
+        """Whether one more driver with all its executors fits beside what runs."""
+
+
+class LedgerPort(Protocol):
+    """What the topics hold."""
+
+    def beginning_offsets(self, topic: str) -> Mapping[str, int]:
+        """First offset still kept, by partition. Raises NotFoundError."""
+
+    def end_offsets(self, topic: str) -> Mapping[str, int]:
+        """Offset that the next record gets, by partition. Raises NotFoundError."""
+
+
+class OwnersPort(Protocol):
+    """What is known of owners."""
+
+    def finished(self, owner: Owner) -> bool | None:
+        """Whether the owner is certainly over; None when nobody knows."""
+
+
+@dataclass(frozen=True)
+class Ports:
+    """Everything that an engine acts through.
+
+    ``free_bytes`` tells how much room the object store has, where that can be known. ``adopt_wait_s`` is how long a
+    retried submission waits for the driver that an earlier try may have started.
+    """
+
+    store: ObjectStore
+    submitter: Submitter
+    ledger: LedgerPort
+    owners: OwnersPort
+    recount: Callable[[str, Offsets | None], dict[str, Any]]
+    free_bytes: Callable[[], int | None] = lambda: None
+    adopt_wait_s: float = 40.0
+    look_s: float = 0.25

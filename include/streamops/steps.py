@@ -1,0 +1,485 @@
+"""The bodies of the steps. Each can be run again after a kill at any point, and then has one effect.
+
+Ids follow from the operation (launch, deployment number), and what is in place is compared before it is written; so a
+retry finds what the first try did. The operation lock keeps everybody else out meanwhile.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from streamops import artifacts, checkpoints, checks, health, jobs, keys, leases, receipts, records, snapshots
+from streamops.artifacts import ArtifactManifest
+from streamops.errors import NotFoundError, StreamOpsError, UnhealthyError
+from streamops.health import Health
+from streamops.operations import Operation, Request
+from streamops.ports import Ports
+from streamops.records import Control, Deployment, JobRecord, Offsets
+from streamops.snapshots import Manifest, Origin
+from streamops.submission import Submission
+
+Facts = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Work:
+    """One step at work: the operation as recorded, and how to act and speak."""
+
+    ports: Ports
+    operation: Operation
+    say: Callable[[str], None]
+    tick: Callable[[], None] = lambda: None  # called now and then while waiting
+
+    @property
+    def job(self) -> str:
+        return self.operation.job
+
+    @property
+    def request(self) -> Request:
+        return self.operation.request
+
+    @property
+    def before(self) -> JobRecord:
+        """The job record when the operation began: what all ids follow from."""
+        return self.operation.before or JobRecord(job=self.job)
+
+    @property
+    def launch(self) -> str:
+        """The launch that this operation starts."""
+        return self.operation.id
+
+    @property
+    def number(self) -> int:
+        """The deployment that this operation makes."""
+        return self.before.last_deployment + 1
+
+    @property
+    def unchanged(self) -> bool:
+        return bool(self.operation.facts("check").get("unchanged"))
+
+    @property
+    def cold(self) -> bool:
+        """An upgrade that submits only after the stop."""
+        return bool(self.operation.facts("reserve").get("cold"))
+
+    def origin(self) -> Origin:
+        owner = self.operation.owner
+        run = f"{owner.dag_id}/{owner.run_id}" if owner.kind == "airflow" else ""
+        return Origin(self.operation.id, owner.user, run)
+
+    def version(self, version: str | None = None) -> ArtifactManifest:
+        """A published version; by default the one that the operation starts."""
+        name = version or self.request.version
+        if name is None:
+            name = jobs.deployment(self.ports.store, self.job, self.before.deployment).version
+        return artifacts.load_manifest(self.ports.store, self.job, name)
+
+    def first(self, version: ArtifactManifest, topics: Mapping[str, str]) -> Callable[[str], Offsets]:
+        """Where a source begins by its definition, as exact offsets that a recount can begin at."""
+
+        def ask(source: str) -> Offsets:
+            ledger = self.ports.ledger
+            latest = version.definition.sources[source].start == "latest"
+            return {source: dict((ledger.end_offsets if latest else ledger.beginning_offsets)(topics[source]))}
+
+        return ask
+
+    def wait(self, look: Callable[[], Health], seconds: float, what: str) -> Health:
+        """Look until it is done.
+
+        Raises:
+            UnhealthyError: it cannot come any more, or did not in time.
+        """
+        deadline, shown = time.monotonic() + seconds, ""
+        while True:
+            found = look()
+            if found.why != shown:
+                self.say(f"{what}: {found.why}")
+                shown = found.why
+            if found.done:
+                return found
+            if found.failed is not None:
+                raise UnhealthyError(f"{what} of {self.job} cannot succeed: {found.failed}")
+            if time.monotonic() > deadline:
+                raise UnhealthyError(f"{what} of {self.job} took longer than {seconds:.0f} s: {found.why}.")
+            self.tick()
+            time.sleep(self.ports.look_s)
+
+
+def check(work: Work) -> Facts:
+    return checks.check(checks.Case(work.ports, work.operation, work.operation.before))
+
+
+def reserve(work: Work) -> Facts:
+    if work.unchanged:
+        return {}
+    return {"deploy_job": _reserve_deploy, "start_job": _reserve_start, "upgrade_job": _reserve_upgrade}[
+        work.request.runbook
+    ](work)
+
+
+def _reserve_deploy(work: Work) -> Facts:
+    store, version = work.ports.store, work.version()
+    manifest = checks.manifest_of(work.ports, work.operation)
+    facts = install(work, version, manifest, work.number, work.launch, work.request.params, work.request.topics)
+    give(work, version.version, work.number, work.launch)
+    return facts | {"epoch": leases.grant(store, work.job, work.launch, work.number).value.epoch}
+
+
+def _reserve_start(work: Work) -> Facts:
+    give(work, work.before.version, work.before.deployment, work.launch)
+    granted = leases.grant(work.ports.store, work.job, work.launch, work.before.deployment)
+    return {"launch": work.launch, "deployment": work.before.deployment, "epoch": granted.value.epoch}
+
+
+def _reserve_upgrade(work: Work) -> Facts:
+    version = work.version()
+    cold = not work.request.standby
+    if not cold and not work.ports.submitter.room_for(version.definition.resources):
+        cold = True
+        work.say("There is no room for a standby beside the running driver: the new one starts cold, after the stop.")
+    # The starts of new stages are known only after the stop: export_and_restore completes the record.
+    write_deployment(work, version, None, work.number, *_inherited(work))
+    standby = None if cold else work.launch
+    jobs.change(work.ports.store, work.job, {"standby": standby, "last_deployment": work.number, **_by(work)})
+    return {"launch": work.launch, "deployment": work.number, "cold": cold}
+
+
+def _inherited(work: Work) -> tuple[Mapping[str, Any], Mapping[str, str]]:
+    """Params and topics of an upgrade: those set at deploy stay, as far as the new version still has them."""
+    old = jobs.deployment(work.ports.store, work.job, work.before.deployment)
+    definition = work.version().definition
+    params = {name: value for name, value in old.params.items() if name in definition.params}
+    topics = {name: topic for name, topic in old.topics.items() if name in definition.sources}
+    return params | work.request.params, topics | work.request.topics
+
+
+def install(
+    work: Work,
+    version: ArtifactManifest,
+    manifest: Manifest | None,
+    number: int,
+    launch: str,
+    params: Mapping[str, Any],
+    topics: Mapping[str, str],
+) -> Facts:
+    """A new deployment with its state in place for the epoch that ``launch`` will get."""
+    store = work.ports.store
+    write_deployment(work, version, manifest, number, params, topics)
+    facts: Facts = {"deployment": number, "launch": launch, "version": version.version}
+    if manifest is not None:
+        target = keys.epoch(work.job, number, jobs.next_epoch(store, work.job, launch))
+        restored = snapshots.restore(store, manifest, target, version.definition.stages, say=work.say)
+        facts |= {"from_snapshot": f"{manifest.job}/{manifest.name}", "batches": restored}
+    return facts
+
+
+def write_deployment(
+    work: Work,
+    version: ArtifactManifest,
+    manifest: Manifest | None,
+    number: int,
+    params: Mapping[str, Any],
+    topics: Mapping[str, str],
+) -> Deployment:
+    """The deployment record; written again only by the same operation, before anything runs on it."""
+    store = work.ports.store
+    found = records.read(store, keys.deployment(work.job, number), Deployment)
+    if found and found.value.created_by != work.operation.id:
+        raise StreamOpsError(
+            f"Deployment {number} of {work.job} belongs to operation {found.value.created_by}; "
+            f"the job record is behind. See 'streamops operations show {found.value.created_by}'."
+        )
+    places = jobs.topics(version.definition, topics)
+    deployment = Deployment(
+        job=work.job,
+        number=number,
+        version=version.version,
+        artifact_sha256=version.artifact_sha256,
+        runtime_sha256=version.runtime_sha256,
+        created=found.value.created if found else records.now(),
+        created_by=work.operation.id,
+        from_snapshot=f"{manifest.job}/{manifest.name}" if manifest else None,
+        from_deployment=manifest.deployment if manifest and manifest.job == work.job else None,
+        params=dict(params),
+        topics=dict(topics),
+        stages=jobs.starts(version.definition, number, manifest, work.first(version, places)),
+    )
+    records.write(store, keys.deployment(work.job, number), deployment, new=found is None)
+    work.say(
+        f"Deployment {number} of {work.job} is {version.version}, from {deployment.from_snapshot or 'empty state'}"
+    )
+    return deployment
+
+
+def give(work: Work, version: str | None, number: int, launch: str) -> None:
+    """Name the launch that may write, as the job's desired state, and let it run."""
+    update = {
+        "desired": "running",
+        "version": version,
+        "deployment": number,
+        "last_deployment": max(number, work.before.last_deployment),
+        "launch": launch,
+        "standby": None,
+        "snapshot": None,
+        **_by(work),
+    }
+    jobs.tell(work.ports.store, work.job, launch, Control(command="run", operation=work.operation.id))
+    jobs.change(work.ports.store, work.job, update)
+    work.say(f"Job record: {work.job} is {version}, deployment {number}, launch {launch}")
+
+
+def submission(work: Work, version: ArtifactManifest, number: int, launch: str) -> Submission:
+    """What to put on the cluster: exactly what the deployment recorded."""
+    deployment = jobs.deployment(work.ports.store, work.job, number)
+    return Submission(
+        job=work.job,
+        version=deployment.version,
+        deployment=number,
+        launch=launch,
+        artifact_sha256=deployment.artifact_sha256,
+        runtime_sha256=deployment.runtime_sha256,
+        resources=version.definition.resources,
+        spark=dict(version.definition.spark),
+    )
+
+
+def started_submission(work: Work) -> Submission:
+    """The submission of the launch that this operation starts."""
+    number = work.before.deployment if work.request.runbook == "start_job" else work.number
+    return submission(work, work.version(), number, work.launch)
+
+
+def submit(work: Work) -> Facts:
+    if work.unchanged or work.cold:
+        return {"cold": work.cold}
+    return put(work, started_submission(work), again=_again(work, "submit"))
+
+
+def put(work: Work, what: Submission, *, again: bool) -> Facts:
+    """Submit, or adopt what an earlier try submitted: a driver is known by its launch, not by Spark's id."""
+    deadline = time.monotonic() + (work.ports.adopt_wait_s if again else 0)
+    while True:
+        found = jobs.status(work.ports.store, work.job, what.launch)
+        if found is not None:
+            work.say(f"Launch {what.launch} runs already on {found.host}: adopted, nothing is submitted")
+            return {"launch": what.launch, "adopted": True, "deployment": what.deployment}
+        if time.monotonic() >= deadline:
+            break
+        work.tick()
+        time.sleep(work.ports.look_s)
+    began = time.monotonic()
+    driver = work.ports.submitter.submit(what)
+    work.say(f"Driver {driver} submitted for launch {what.launch} in {time.monotonic() - began:.1f} s")
+    return {
+        "launch": what.launch,
+        "driver": driver,
+        "deployment": what.deployment,
+        "artifact_sha256": what.artifact_sha256,
+        "runtime_sha256": what.runtime_sha256,
+    }
+
+
+def look_standby(work: Work) -> Health:
+    if work.cold:
+        return Health(True, None, "no standby: the new driver starts after the stop")
+    return health.assess_standby(jobs.status(work.ports.store, work.job, work.launch), work.launch)
+
+
+def standby(work: Work) -> Facts:
+    found = work.wait(lambda: look_standby(work), work.request.healthy_timeout_s, "Standby")
+    return {"why": found.why}
+
+
+def look_healthy(work: Work) -> Health:
+    if work.unchanged:
+        return Health(True, None, "nothing was to be done")
+    return healthy_now(work, work.launch, work.version())
+
+
+def healthy_now(work: Work, launch: str, version: ArtifactManifest) -> Health:
+    store = work.ports.store
+    found = jobs.status(store, work.job, launch)
+    return health.assess(found, jobs.lease(store, work.job), launch, version.definition.stages)
+
+
+def healthy(work: Work) -> Facts:
+    if work.unchanged:
+        return {}
+    found = work.wait(lambda: look_healthy(work), work.request.healthy_timeout_s, "Health")
+    return {"why": found.why, **_offsets(work, work.launch)}
+
+
+def request_stop(work: Work) -> Facts:
+    launch = work.before.launch
+    if _nothing_to_stop(work) or launch is None:
+        return {"stopped": False}
+    if work.request.runbook != "upgrade_job":  # an upgrade leaves the job running, whatever happens in between
+        jobs.change(work.ports.store, work.job, {"desired": "stopped", **_by(work)})
+    told = jobs.tell(work.ports.store, work.job, launch, Control(command="stop", operation=work.operation.id))
+    work.say(f"Launch {launch} is asked to stop at a batch boundary" if told else f"Launch {launch} was asked already")
+    return {"launch": launch}
+
+
+def await_stop(work: Work) -> Facts:
+    launch = work.before.launch
+    if _nothing_to_stop(work) or launch is None:
+        return {"stopped": False}
+    store = work.ports.store
+    began = time.monotonic()
+    look = lambda: health.assess_stop(jobs.status(store, work.job, launch), launch)  # noqa: E731
+    work.wait(look, work.request.stop_timeout_s, "Stop")
+    return {"stopped": True, "seconds": round(time.monotonic() - began, 3), **_offsets(work, launch)}
+
+
+def _nothing_to_stop(work: Work) -> bool:
+    live = work.request.runbook == "snapshot_job" and not work.request.cancel
+    return work.unchanged or live or work.before.desired != "running"
+
+
+def export(work: Work) -> Facts:
+    live = not work.request.cancel and work.before.desired == "running"
+    return _export(work, live=live)
+
+
+def export_and_restore(work: Work) -> Facts:
+    version = work.version()
+    store = work.ports.store
+    epoch = jobs.next_epoch(store, work.job, work.launch)
+    target = keys.epoch(work.job, work.number, epoch)
+    facts = _export(work, live=False, also_to=target, also_stages=tuple(version.definition.stages))
+    manifest = draft(work, facts)
+    write_deployment(work, version, manifest, work.number, *_inherited(work))
+    kept = {name: stage.batch for name, stage in manifest.stages.items() if stage.batch >= 0}
+    here = {name: batch for name, batch in kept.items() if name in version.definition.stages}
+    checkpoints.mark_ready(store, f"{target}ready.json", here, f"snapshot {manifest.job}/{manifest.name}")
+    return facts | {"epoch": epoch, "restored": here}
+
+
+def _export(work: Work, *, live: bool, also_to: str | None = None, also_stages: tuple[str, ...] = ()) -> Facts:
+    store, number = work.ports.store, work.before.deployment
+    deployment = jobs.deployment(store, work.job, number)
+    stages = work.version(deployment.version).definition.stages
+    step = "export_and_restore" if also_to else "export"
+    attempt = f"{work.operation.id}-{work.operation.steps[step].tries}"
+    began = time.monotonic()
+    manifest = snapshots.export(
+        store,
+        deployment,
+        checks.snapshot_name(work.operation),
+        attempt,
+        stages,
+        work.origin(),
+        live=live,
+        free_bytes=work.ports.free_bytes(),
+        also_to=also_to,
+        also_stages=also_stages,
+        say=work.say,
+    )
+    store.put(keys.snapshot_draft(work.job, attempt), manifest.model_dump_json().encode())
+    seconds = round(time.monotonic() - began, 3)
+    return {
+        "snapshot": manifest.name,
+        "attempt": attempt,
+        "objects": len(manifest.objects),
+        "bytes": manifest.size,
+        "seconds": seconds,
+        "stages": {name: {"batch": s.batch, "offsets": s.offsets} for name, s in manifest.stages.items()},
+    }
+
+
+def draft(work: Work, facts: Mapping[str, Any]) -> Manifest:
+    """The manifest of what was exported, which is not a snapshot yet."""
+    return Manifest.model_validate_json(work.ports.store.get(keys.snapshot_draft(work.job, facts["attempt"])).body)
+
+
+def commit_manifest(work: Work) -> Facts:
+    exported = work.operation.facts("export_and_restore") or work.operation.facts("export")
+    manifest = draft(work, exported)
+    snapshots.commit_manifest(work.ports.store, manifest)
+    if work.request.cancel:
+        update = {"desired": "stopped-with-snapshot", "snapshot": manifest.name, **_by(work)}
+        jobs.change(work.ports.store, work.job, update)
+    work.say(f"Snapshot {manifest.job}/{manifest.name}: {len(manifest.objects)} objects, {manifest.size:,} bytes")
+    return {"snapshot": manifest.name, "objects": len(manifest.objects), "bytes": manifest.size}
+
+
+def hand_over(work: Work) -> Facts:
+    granted = leases.grant(work.ports.store, work.job, work.launch, work.number)
+    give(work, work.request.version, work.number, work.launch)
+    facts: Facts = {"epoch": granted.value.epoch, "launch": work.launch, "deployment": work.number}
+    if work.cold:
+        facts |= put(work, started_submission(work), again=_again(work, "hand_over"))
+    return facts
+
+
+def recount(work: Work) -> Facts:
+    found = work.ports.recount(work.job, None)
+    off = sum(int(item.get(key, 0)) for item in found.get("measurements", ()) for key in _OFF if _is_number(item, key))
+    work.say(f"Recount: {found.get('reason') or ('clean' if found.get('clean') else 'not clean')}")
+    if not found.get("clean") and off:
+        raise StreamOpsError(
+            f"The recount of {work.job} is not clean: {found.get('reason')}. The new version runs on; look at "
+            f"'streamops recount {work.job}'."
+        )
+    return found
+
+
+_OFF = ("missing", "wrong", "unexpected")
+
+
+def _is_number(item: Mapping[str, Any], key: str) -> bool:
+    return isinstance(item.get(key), int)
+
+
+def finish(work: Work) -> Facts:
+    removed = snapshots.remove_leftovers(work.ports.store, work.job)
+    if removed:
+        work.say(f"{removed} objects of unfinished export attempts removed")
+    receipts.write(work.ports.store, receipts.receipt(work.operation, "succeeded"))
+    return {"receipt": keys.receipt(work.job, work.operation.id)}
+
+
+def _again(work: Work, step: str) -> bool:
+    """Whether an earlier try of the step may have had its effect."""
+    record = work.operation.steps.get(step)
+    return record is not None and record.tries > 1
+
+
+def _offsets(work: Work, launch: str) -> Facts:
+    found = jobs.status(work.ports.store, work.job, launch)
+    if found is None:
+        return {}
+    return {"stages": {n: {"batch": s.batch_id, "offsets": s.offsets} for n, s in found.stages.items()}}
+
+
+def _by(work: Work) -> dict[str, object]:
+    return {"changed_by": work.operation.id}
+
+
+BODIES: dict[str, Callable[[Work], Facts]] = {
+    "check": check,
+    "reserve": reserve,
+    "submit": submit,
+    "standby": standby,
+    "request_stop": request_stop,
+    "await_stop": await_stop,
+    "export": export,
+    "export_and_restore": export_and_restore,
+    "commit_manifest": commit_manifest,
+    "hand_over": hand_over,
+    "healthy": healthy,
+    "recount": recount,
+    "finish": finish,
+}
+LOOKS: dict[str, Callable[[Work], Health]] = {"standby": look_standby, "healthy": look_healthy}
+
+
+def body(step: str) -> Callable[[Work], Facts]:
+    """What a step does. Raises NotFoundError."""
+    if step not in BODIES:
+        raise NotFoundError(f"There is no step {step!r}.")
+    return BODIES[step]

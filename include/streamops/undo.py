@@ -1,0 +1,106 @@
+"""Taking an upgrade back: at the end the version that ran before runs again, or was never touched.
+
+Made of recorded steps of its own, each of which can be run again, like the steps of the upgrade itself.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from streamops import checks, health, jobs, leases, snapshots
+from streamops.operations import Operation
+from streamops.records import Control
+from streamops.steps import Facts, Work, give, healthy_now, install, put, submission
+
+NOT_NEEDED = "nothing was changed; there is nothing to take back"
+HEALTHY = "the new version is healthy and runs on"
+_LAST_WORD_S = 20.0  # for the new driver to end by itself, so that its batch in flight is not lost work
+
+
+def route(operation: Operation) -> tuple[str, tuple[str, ...]]:
+    """What must be done, decided from what is recorded: a sentence, and the steps."""
+    if operation.request.runbook != "upgrade_job" or not operation.started("reserve"):
+        return NOT_NEEDED, ()
+    if operation.done("healthy"):
+        return HEALTHY, ()
+    if not operation.started("request_stop"):
+        return "the old version was never asked to stop; the new driver is dismissed", ("dismiss",)
+    if not operation.started("hand_over"):
+        return (
+            "the old version runs again, from its own checkpoint",
+            ("dismiss", "take_back", "submit", "healthy"),
+        )
+    return (
+        "the old version runs again, from the snapshot",
+        ("dismiss", "restore", "take_back", "submit", "healthy"),
+    )
+
+
+def launch(work: Work) -> str:
+    """The launch that brings the old version back."""
+    return f"{work.operation.id}-back"
+
+
+def number(work: Work) -> int:
+    """Its deployment: the old one, unless the new version may have written already."""
+    return work.number + 1 if work.operation.started("hand_over") else work.before.deployment
+
+
+def dismiss(work: Work) -> Facts:
+    """End the new driver. It may be dead, or not there yet: then it finds its dismissal when it starts."""
+    store = work.ports.store
+    jobs.tell(store, work.job, work.launch, Control(command="stop", operation=f"{work.operation.id}-undo"))
+    if not work.operation.started("hand_over"):
+        update = {"standby": None, "last_deployment": work.number, "changed_by": work.operation.id}
+        jobs.change(store, work.job, update)
+        return {"launch": work.launch}
+    deadline = time.monotonic() + min(_LAST_WORD_S, work.request.stop_timeout_s)
+    while time.monotonic() < deadline:
+        found = health.assess_stop(jobs.status(store, work.job, work.launch), work.launch)
+        if found.done:
+            work.say(f"Launch {work.launch}: {found.why}")
+            return {"launch": work.launch, "ended": True}
+        work.tick()
+        time.sleep(work.ports.look_s)
+    work.say(f"Launch {work.launch} did not end by itself; it loses the lease")
+    return {"launch": work.launch, "ended": False}
+
+
+def restore(work: Work) -> Facts:
+    """A new deployment of the old version, from the snapshot that was taken before the switch."""
+    old = jobs.deployment(work.ports.store, work.job, work.before.deployment)
+    manifest = snapshots.load(work.ports.store, work.job, checks.snapshot_name(work.operation))
+    version = work.version(old.version)
+    return install(work, version, manifest, number(work), launch(work), old.params, old.topics)
+
+
+def take_back(work: Work) -> Facts:
+    """From here on nobody else may write; whoever still runs finds that out before its next write."""
+    store = work.ports.store
+    granted = leases.grant(store, work.job, launch(work), number(work))
+    give(work, work.before.version, number(work), launch(work))
+    return {"launch": launch(work), "deployment": number(work), "epoch": granted.value.epoch}
+
+
+def submit(work: Work) -> Facts:
+    """Start it, cold."""
+    version = work.version(work.before.version)
+    again = work.operation.undo["submit"].tries > 1
+    return put(work, submission(work, version, number(work), launch(work)), again=again)
+
+
+def healthy(work: Work) -> Facts:
+    """Wait until it works."""
+    version = work.version(work.before.version)
+    look = lambda: healthy_now(work, launch(work), version)  # noqa: E731
+    return {"why": work.wait(look, work.request.healthy_timeout_s, "Health of the old version").why}
+
+
+BODIES: dict[str, Callable[[Work], Facts]] = {
+    "dismiss": dismiss,
+    "restore": restore,
+    "take_back": take_back,
+    "submit": submit,
+    "healthy": healthy,
+}
