@@ -342,6 +342,18 @@ def prepare_epoch(
     return copied
 
 
+def drop_planned(store: ObjectStore, prefix: str) -> None:
+    """Remove batches that were planned and never committed. Only for the holder of the epoch, between two queries.
+
+    Spark plans them again. Left in place, its 4.2 cannot start: with this offset log version it looks for a number of
+    shuffle partitions in the planned batch, which it never writes there (``None.get`` in ``isRepartitionBatch``).
+    """
+    paths = [info.key.removeprefix(prefix) for part in ("commits/", "offsets/") for info in store.list(prefix + part)]
+    committed = max(_numbers(paths, "commits/"), default=-1)
+    planned = _numbers(paths, "offsets/")
+    store.delete(f"{prefix}offsets/{number}" for number in planned if number > committed)
+
+
 def commit_times(store: ObjectStore, prefix: str) -> dict[int, datetime]:
     """When each retained batch was committed, by the object store's clock; a copied one when it was copied."""
     times = {}

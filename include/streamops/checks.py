@@ -246,7 +246,8 @@ def _kept_by_kafka(case: Case, stage: str, offsets: Mapping[str, Mapping[str, in
                 raise SnapshotRefusedError(
                     f"Stage {stage} of {case.job} stands at offset {offset} of topic {topics[source]}, but Kafka's "
                     f"retention has removed everything before {first[partition]}: "
-                    f"{first[partition] - offset:,} events would be lost. Start from scratch to accept that (cancel_job, then deploy_job with from_scratch)."
+                    f"{first[partition] - offset:,} events would be "
+                    "lost. Start from scratch to accept that (cancel_job, then deploy_job with from_scratch)."
                 )
 
 

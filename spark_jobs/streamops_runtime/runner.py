@@ -125,6 +125,8 @@ class Driver:
             self.mark("standby")
             if word is not None:
                 return self.end(State.STOPPED, word)
+            # Where new stages begin is known only since the old version stopped.
+            work.begin_at(self.patiently(self.deployment))
         if self.command() == "stop":
             return self.end(State.STOPPED, "asked to stop before it had begun")
         try:

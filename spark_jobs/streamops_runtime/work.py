@@ -92,6 +92,15 @@ class Work:
             self.stages.append(RunningStage(name, gate, started_from=start))
         self.spark.streams.addListener(self.listener)
 
+    def begin_at(self, deployment: Deployment) -> None:
+        """Take the deployment as it was completed while this driver stood by."""
+        self.deployment = deployment
+        for stage in self.stages:
+            start = deployment.stages[stage.name].offsets if stage.name in deployment.stages else {}
+            stage.started_from = start
+            progress = self.progress[stage.name]
+            progress.status = progress.status.model_copy(update={"started_from": start})
+
     def warm_up(self) -> None:
         """Run each stage once on recent records, written nowhere: the first real batch then finds all warm."""
         for stage in self.stages:
@@ -138,6 +147,7 @@ class Work:
     def _start(self, stage: RunningStage) -> None:
         assert self.lease is not None
         key = keys.stage(self.launch.job, self.launch.deployment, self.lease.epoch, stage.name)
+        checkpoints.drop_planned(self.store, key)
         try:
             frame = self._frame(stage)
             stages.start(self.spark, self.definition, stage, frame, f"s3a://{self.settings.s3_bucket}/{key}")
