@@ -47,4 +47,4 @@ def seconds(title: str, default: int, description: str) -> Param:
 def mapping(title: str, description: str, values: list[str]) -> Param:
     """Names to values, as a JSON object."""
     schema = {"additionalProperties": {"type": values}}
-    return Param({}, type="object", title=title, description=description, **schema)
+    return Param({}, type=["object", "null"], title=title, description=description, **schema)

@@ -8,11 +8,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
-from streamops.engine import Engine, Ports
 
 from streamops.adapters.kafka import Ledger
 from streamops.adapters.object_store import ObjectStore
 from streamops.adapters.spark import SparkSubmitter
+from streamops.engine import Engine, Ports
 from streamops.recount import recount_job
 from streamops.settings import Settings
 
@@ -79,6 +79,10 @@ class _Submitter:
         return SparkSubmitter(self.settings).room_for(resources)
 
 
+def _no_recount(job: str, since: Offsets | None) -> dict[str, Any]:
+    return {"reason": "not asked for"}
+
+
 def _nobody(submission: Submission) -> str:
     raise NotImplementedError("a watcher submits nothing")
 
@@ -114,6 +118,7 @@ class StreamOpsHook(BaseHook):
         finished: Callable[[Owner], bool | None],
         submit: Callable[[Submission], str],
         at_point: Callable[[str, str], None] = lambda step, when: None,
+        recount: bool = True,
     ) -> Engine:
         """The engine that carries out an operation's steps.
 
@@ -122,13 +127,14 @@ class StreamOpsHook(BaseHook):
             finished: whether the DAG run of an owner has finished; None when Airflow does not know it.
             submit: puts a driver on the cluster and returns Spark's id of it.
             at_point: called before and after each side effect.
+            recount: whether the recount step compares anything.
         """
         ports = Ports(
             store=self.store,
             submitter=_Submitter(self.settings, submit),
             ledger=Ledger(self.settings),
             owners=_Owners(finished),
-            recount=self._recount,
+            recount=self._recount if recount else _no_recount,
         )
         return Engine(ports, say, at_point)
 

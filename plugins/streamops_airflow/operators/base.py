@@ -17,8 +17,8 @@ from streamops_airflow.triggers.waiting import StepTrigger
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
-    from streamops.engine import Engine
 
+    from streamops.engine import Engine
     from streamops.submission import Submission
 
 # Another try may find these gone; every other refusal stands, and a retry would only repeat it.
@@ -61,9 +61,11 @@ def fence(context: Context) -> Callable[[str, str], None]:
     ti = context["ti"]
 
     def check(step: str, when: str) -> None:
+        if when != "before":
+            return
         states = ti.get_task_states(dag_id=ti.dag_id, task_ids=[ti.task_id], run_ids=[ti.run_id])
         state = states.get(ti.run_id, {}).get(ti.task_id)
-        if when == "before" and state is not None and str(getattr(state, "value", state)) != "running":
+        if state is not None and str(getattr(state, "value", state)) != "running":
             raise AirflowTaskTerminated(f"This task was set to {state} meanwhile; {step} is left to the teardown.")
 
     return check
@@ -80,7 +82,11 @@ class OperationMixin:
     def engine(self, context: Context) -> Engine:
         """The engine, speaking into this task's log."""
         return StreamOpsHook().engine(
-            say=self.log.info, finished=finished(context), submit=self.submit, at_point=fence(context)
+            say=self.log.info,
+            finished=finished(context),
+            submit=self.submit,
+            at_point=fence(context),
+            recount=bool(context["params"].get("recount", True)),
         )
 
     def submit(self, submission: Submission) -> str:
@@ -99,7 +105,11 @@ class OperationMixin:
         """Go on when the step is done; until then, defer. Returns only when it is done already."""
         run = runs.of(context)
         with plain_errors():
-            done, why = self.engine(context).poll(run.job, run.operation_id, step)
+            engine = self.engine(context)
+            operation = engine.find(run.job, run.operation_id)
+            if operation is not None and operation.state != "running":
+                return  # somebody cleared a task of a run that is over: the step itself decides what that means
+            done, why = engine.poll(run.job, run.operation_id, step)
         self.log.info("%s: %s", step, why)
         if not done:
             deadline = datetime.now(UTC).timestamp() + run.request.healthy_timeout_s
@@ -122,5 +132,10 @@ class OperationMixin:
         raise NotImplementedError
 
     def on_kill(self) -> None:
-        """Stop this process's part at once; drivers and objects stay as they are, the operation says where it was."""
-        raise AirflowTaskTerminated("The task was ended from outside; the driver is left alone.")
+        """Stop this process's part at once; drivers and objects stay as they are, the operation says where it was.
+
+        Airflow would let the process go on for some seconds. Raises SystemExit, after which Airflow tries the task
+        again when its scheduler was only restarted, and leaves it alone when somebody has set its state.
+        """
+        self.log.warning("The task was ended from outside; the driver is left alone")
+        raise SystemExit(143)

@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
+from streamops import undo
 from streamops.errors import LockedError
+from streamops.operations import OVER
 from streamops_airflow import runs
 from streamops_airflow.operators.base import OperationMixin, plain_errors
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
-    from streamops.engine import Engine
 
+    from streamops.engine import Engine
     from streamops.operations import Operation
 
 
@@ -101,6 +103,11 @@ class ReleaseOperator(TeardownOperator):
         """Record the failure first, so that nobody takes the operation for a running one."""
         if operation.state != "succeeded":
             engine.fail(operation.job, operation.id, "a task failed, or somebody marked the run failed")
+            if undo.route(operation)[1] and operation.state not in OVER:
+                raise AirflowFailException(
+                    f"Operation {operation.id} is not taken back yet, so {operation.job} stays locked: the next "
+                    f"operation takes it back first, or 'streamops operations abort {operation.id}' does."
+                )
         engine.release(operation.job, operation.id)
         return f"The operation lock of {operation.job} is free."
 

@@ -1,0 +1,118 @@
+"""A copy of trade-analyser under a name, topic and measurements of its own, so that tests do not meet each other."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from streamops import artifacts, keys, records
+from streamops.adapters.kafka import Ledger
+from streamops.adapters.object_store import ObjectStore
+from streamops.records import DriverStatus, JobRecord, State
+from streamops.recount import recount_job
+from streamops.recount_report import Report
+from streamops.settings import REPOSITORY, Settings
+
+
+def wait_for(condition: Callable[[], object], seconds: float, what: str) -> None:
+    """Wait on a condition with a deadline."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} did not happen in {seconds:g} s"
+        time.sleep(0.2)
+
+
+@dataclass(frozen=True)
+class FreshJob:
+    """A published job that nothing else in the tests uses."""
+
+    name: str
+    settings: Settings
+    store: ObjectStore
+    directory: Path
+
+    @classmethod
+    def publish(cls, settings: Settings, directory: Path, versions: tuple[str, ...] = ("v1", "v2")) -> FreshJob:
+        """Publish copies of trade-analyser's versions, and create their topic."""
+        name = f"trades-{uuid.uuid4().hex[:8]}"
+        source, copy = REPOSITORY / "spark_jobs" / "trade_analyser", directory / name
+        copy.mkdir(parents=True)
+        (copy / "trade_analyser.py").write_text((source / "trade_analyser.py").read_text())
+        store = ObjectStore(settings)
+        with_ledger(settings, lambda ledger: ledger.ensure_topic(name))
+        for version in versions:
+            text = (source / f"{version}.yaml").read_text()
+            text = text.replace("job: trade-analyser", f"job: {name}").replace("topic: trades", f"topic: {name}")
+            text = re.sub(r"measurement: (\w+)", rf"measurement: {name.replace('-', '_')}_\1", text)
+            (copy / f"{version}.yaml").write_text(text)
+            artifacts.publish(store, copy, version, check=False)
+        return cls(name, settings, store, copy)
+
+    @contextmanager
+    def trades(self, rate: int = 500, symbols: int = 20) -> Iterator[None]:
+        """Trades arrive while the block runs."""
+        command = [sys.executable, "-m", "stack.generator", "--bootstrap", self.settings.kafka_bootstrap_servers]
+        command += ["--topic", self.name, "--rate", str(rate), "--symbols", str(symbols), "--seed", "1"]
+        environment = os.environ | {"PYTHONPATH": str(REPOSITORY / "include")}
+        process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
+        try:
+            wait_for(lambda: self.end() > 0, 30, "the first trade")
+            yield
+        finally:
+            process.terminate()
+            process.wait(20)
+
+    def end(self) -> int:
+        """How many trades were written to the topic."""
+        return sum(with_ledger(self.settings, lambda ledger: ledger.end_offsets(self.name)).values())
+
+    def record(self) -> JobRecord:
+        """The job record; an empty one before the first deploy."""
+        found = records.read(self.store, keys.record(self.name), JobRecord)
+        return found.value if found else JobRecord(job=self.name)
+
+    def status(self) -> DriverStatus | None:
+        """What the driver named in the record says of itself."""
+        launch = self.record().launch
+        found = records.read(self.store, keys.status(self.name, launch), DriverStatus) if launch else None
+        return found.value if found else None
+
+    def runs(self, version: str) -> bool:
+        """Whether this version runs now, and its driver has spoken within the last seconds."""
+        record, status = self.record(), self.status()
+        if status is None or record.version != version or record.desired != "running":
+            return False
+        fresh = (records.now() - status.updated).total_seconds() < 10
+        return fresh and status.state == State.RUNNING and status.version == version
+
+    def read(self) -> int:
+        """The lowest committed offset of the stages."""
+        status = self.status()
+        stages = status.stages.values() if status else ()
+        return min((sum(sum(part.values()) for part in stage.offsets.values()) for stage in stages), default=0)
+
+    def caught_up(self, seconds: float = 60) -> None:
+        """Wait until every stage has committed what is on the topic now."""
+        end = self.end()
+        wait_for(lambda: self.read() >= end, seconds, f"{self.name} reading up to {end}")
+
+    def recount(self) -> Report:
+        """What was written, compared with the topic."""
+        return recount_job(self.settings, self.store, self.name)
+
+
+def with_ledger(settings: Settings, use: Callable[[Ledger], object]):
+    """Call ``use`` with a ledger and close it."""
+    ledger = Ledger(settings)
+    try:
+        return use(ledger)
+    finally:
+        ledger.close()
