@@ -7,6 +7,7 @@ import sys
 from functools import partial
 
 from stack import doctor, lifecycle
+from stack.programs import GENERATOR
 from streamops.errors import StreamOpsError
 
 
@@ -56,7 +57,10 @@ def _show_status() -> int:
     for program in status.programs:
         print(f"{program.name:22} {program.state:9} {program.detail}")
     _show_addresses()
-    return 0 if all(program.state == "RUNNING" for program in status.programs) else 1
+    servers = [
+        program for program in status.programs if program.name != GENERATOR
+    ]  # stopping it is an operator's choice
+    return 0 if all(program.state == "RUNNING" for program in servers) else 1
 
 
 def _show_doctor() -> int:
