@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -67,6 +68,8 @@ def main(argv: Sequence[str]) -> int:
 def _set_up(browser: bool) -> bool:
     missing = [server for server in builds.ALL if server.find() is None]
     packages = list(COMPILERS) if builds.INFLUXD in missing else []
+    if importlib.util.find_spec("ensurepip") is None:  # Debian ships it apart from Python
+        packages.append("python3.11-venv")
     installed = _debian_packages([*packages, *(BROWSER if browser else ())])
     _tools(missing)
     logs = builds.cache() / "log"
@@ -102,7 +105,8 @@ def _python(log: Path) -> bool:
     if mark.is_file() and mark.read_text() == wanted:
         return False
     python = builds.VENV / "bin" / "python"
-    steps = [] if python.exists() else [[sys.executable, "-m", "venv", str(builds.VENV)]]
+    complete = (builds.VENV / "bin" / "pip").exists()  # pip comes last, so an interrupted one lacks it
+    steps = [] if complete else [[sys.executable, "-m", "venv", str(builds.VENV)]]
     pip = [str(python), "-m", "pip", "--disable-pip-version-check", "install"]
     # The lock is complete, so nothing is left to resolve.
     steps += [[*pip, "--no-deps", "-r", str(LOCK)]]
