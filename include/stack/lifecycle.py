@@ -199,7 +199,7 @@ def _belongs(process: psutil.Process, layout: Layout) -> bool:
         return True
     # Airflow writes its title over the environment; what is left to know it by is where it runs.
     title = (process.cmdline() or [""])[0]
-    return title.startswith("airflow") and process.cwd() == str(layout.run)
+    return bool(title.startswith("airflow") and process.cwd() == str(layout.run))
 
 
 @contextmanager
