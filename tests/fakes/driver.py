@@ -1,0 +1,193 @@
+"""A small driver that keeps the runner's contract without Spark: record, lease, control, status, checkpoints.
+
+It sums a made-up ledger (event ``n`` has the value ``n``, and 40 arrive a second) into windows of ten events, and
+writes each closed window as an object. Its state is laid out like Spark's: a changelog for each version, and a full
+version with a shared file now and then. Loss, double counting or a wrong restore shows as a wrong sum.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+import time
+import uuid
+import zipfile
+from pathlib import Path
+
+from streamops import artifacts, checkpoints, jobs, keys, leases
+from streamops.adapters.object_store import ObjectStore
+from streamops.errors import LeaseLostError, UnhealthyError
+from streamops.records import Control, DriverStatus, State, StageStatus, now, read, write
+from streamops.settings import Settings
+
+WINDOW = 10
+BATCH_S = 0.1
+FULL_EVERY = 4
+
+
+def point_key(job: str, stage: str, window: int) -> str:
+    """Where the result of a window is written."""
+    return f"points/{job}/{stage}/{window:06d}.json"
+
+
+class Stage:
+    """One query: its place, its state, and where it stands."""
+
+    def __init__(self, store: ObjectStore, job: str, name: str, prefix: str, start: int) -> None:
+        self.store, self.job, self.name, self.prefix = store, job, name, prefix
+        self.batch, self.offset, self.ids = -1, start, []
+        self.state: dict[str, int] = {}
+        self.commits = 0
+        self._restore()
+
+    def _restore(self) -> None:
+        commits = [i.key.rsplit("/", 1)[1] for i in self.store.list(f"{self.prefix}commits/")]
+        if not commits:
+            self._put("metadata", json.dumps({"id": str(uuid.uuid4())}))
+            return
+        assert self.store.get(f"{self.prefix}metadata").body
+        self.batch = max(map(int, commits))
+        if self.batch:
+            self.store.get(f"{self.prefix}offsets/{self.batch - 1}")
+        text = self.store.get(f"{self.prefix}offsets/{self.batch}").body.decode()
+        self.offset = checkpoints.parse_offsets(text)[0]["events"]["0"]
+        names = {i.key.removeprefix(self.prefix) for i in self.store.list(f"{self.prefix}state/0/0/")}
+        version, changes = self.batch + 1, []
+        while version > 0:
+            commit = json.loads(self.store.get(f"{self.prefix}commits/{version - 1}").body.decode().split("\n")[1])
+            identity = commit["stateUniqueIds"]["0"][0][0]
+            stem = f"state/0/0/{version}_{identity}"
+            if f"{stem}.zip" in names:
+                archive = zipfile.ZipFile(io.BytesIO(self.store.get(f"{self.prefix}{stem}.zip").body))
+                described = json.loads(archive.read("metadata").decode().split("\n", 1)[1])
+                file = described["sstFiles"][0]["dfsSstFileName"]
+                self.state = json.loads(self.store.get(f"{self.prefix}state/0/0/SSTs/{file}").body)
+                break
+            changes.append(json.loads(self.store.get(f"{self.prefix}{stem}.changelog").body))
+            version -= 1
+        for change in reversed(changes):
+            self._apply(change)
+
+    def _apply(self, change: dict[str, int | None]) -> None:
+        for key, value in change.items():
+            if value is None:
+                self.state.pop(key, None)
+            else:
+                self.state[key] = value
+
+    def _put(self, path: str, body: str | bytes) -> None:
+        self.store.put(self.prefix + path, body.encode() if isinstance(body, str) else body)
+
+    def run_batch(self, end: int, check: callable) -> None:
+        """Read to ``end``, write what closed, commit."""
+        if end <= self.offset:
+            return
+        number = self.batch + 1
+        metadata = {"batchWatermarkMs": self.offset, "batchTimestampMs": 0, "conf": {}}
+        self._put(f"offsets/{number}", f'v2\n{json.dumps(metadata)}\nevents:{{"events":{{"0":{end}}}}}')
+        change: dict[str, int | None] = {}
+        for event in range(self.offset, end):
+            key = str(event // WINDOW)
+            change[key] = (change.get(key) or self.state.get(key, 0)) + event
+        closed = [key for key in {*self.state, *change} if (int(key) + 1) * WINDOW <= end]
+        values = {**self.state, **change}
+        check()
+        for key in closed:
+            value = {"sum": values[key], "window": int(key)}
+            self.store.put(point_key(self.job, self.name, int(key)), json.dumps(value).encode())
+            change[key] = None
+        identity, version = str(uuid.uuid4()), number + 1
+        self._apply(change)
+        self._put(f"state/0/0/{version}_{identity}.changelog", json.dumps(change))
+        self._put(f"state/0/0/{version}_{identity}.changelog.crc", "{}")
+        if version % FULL_EVERY == 0:
+            file = f"{version:06d}-{uuid.uuid4()}.sst"
+            self._put(f"state/0/0/SSTs/{file}", json.dumps(self.state))
+            body = io.BytesIO()
+            with zipfile.ZipFile(body, "w") as archive:
+                archive.writestr("metadata", "v1\n" + json.dumps({"sstFiles": [{"dfsSstFileName": file}]}))
+            self._put(f"state/0/0/{version}_{identity}.zip", body.getvalue())
+        check()
+        commit = {"nextBatchWatermarkMs": end, "stateUniqueIds": {"0": [[identity]]}}
+        self._put(f"commits/{number}", f"v2\n{json.dumps(commit)}")
+        self.batch, self.offset, self.commits = number, end, self.commits + 1
+
+    def status(self) -> StageStatus:
+        """As the runner publishes it."""
+        offsets = {"events": {"0": self.offset}}
+        return StageStatus(batch_id=self.batch, commits=self.commits, offsets=offsets)
+
+
+class Driver:
+    """One process; ``behaviour`` is ``good``, or ``dies`` for a version that never commits."""
+
+    def __init__(self, settings: Settings, job: str, launch: str, number: int, epoch_s: float, behaviour: str) -> None:
+        self.store = ObjectStore(settings)
+        self.job, self.launch, self.number = job, launch, number
+        self.began, self.behaviour = epoch_s, behaviour
+        moment = now()
+        self.status = DriverStatus(
+            job=job, deployment=number, launch=launch, holder=uuid.uuid4().hex, state=State.STARTING, started=moment,
+            updated=moment,
+        )  # fmt: skip
+
+    def publish(self, state: State, reason: str = "", **more: object) -> None:
+        update = {"state": state, "reason": reason, "updated": now(), **more}
+        self.status = self.status.model_copy(update=update)
+        write(self.store, keys.status(self.job, self.launch), self.status)
+
+    def command(self) -> str | None:
+        found = read(self.store, keys.control(self.job, self.launch), Control)
+        return found.value.command if found else None
+
+    def run(self) -> None:
+        """To the final status."""
+        record = jobs.record(self.store, self.job)
+        if record is None or self.launch not in (record.launch, record.standby):
+            return self.publish(State.STOPPED, "not named")
+        self.publish(State.STARTING)
+        if record.standby == self.launch:
+            self.publish(State.STANDBY)
+            while True:
+                record = jobs.record(self.store, self.job)
+                if self.command() == "stop" or record is None or self.launch not in (record.launch, record.standby):
+                    return self.publish(State.STOPPED, "dismissed")
+                if self.command() == "run" and record.launch == self.launch:
+                    break
+                time.sleep(0.05)
+        if self.command() == "stop":
+            return self.publish(State.STOPPED, "asked to stop before it had begun")
+        if self.behaviour == "dies":
+            return self.publish(State.FAILED, "the first batch failed")
+        try:
+            held = leases.take(self.store, record, self.launch, self.status.holder)
+            return self._work(held)
+        except (LeaseLostError, UnhealthyError) as error:
+            return self.publish(State.STOPPED, str(error))
+
+    def _work(self, held: object) -> None:
+        epoch = held.value.epoch
+        deployment = jobs.deployment(self.store, self.job, self.number)
+        names = list(artifacts.load_manifest(self.store, self.job, deployment.version).definition.stages)
+        checkpoints.prepare_epoch(self.store, self.job, self.number, epoch, names)
+        stages = [
+            Stage(
+                self.store, self.job, name, keys.stage(self.job, self.number, epoch, name),
+                deployment.stages[name].offsets["events"]["0"],
+            )
+            for name in names
+        ]  # fmt: skip
+        check = lambda: leases.check(self.store, held.value)  # noqa: E731
+        while self.command() != "stop":
+            for stage in stages:
+                stage.run_batch(int((time.time() - self.began) * 40), check)
+            self.publish(State.RUNNING, epoch=epoch, stages={stage.name: stage.status() for stage in stages})
+            time.sleep(BATCH_S)
+        leases.release(self.store, held)
+        self.publish(State.STOPPED, "asked to stop", stages={stage.name: stage.status() for stage in stages})
+
+
+if __name__ == "__main__":
+    env, job, launch, number, began, behaviour = sys.argv[1:]
+    Driver(Settings.load(Path(env)), job, launch, int(number), float(began), behaviour).run()

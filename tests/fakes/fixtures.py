@@ -1,0 +1,37 @@
+"""Fixtures over the fakes; a test module imports those that it uses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fakes import object_server
+from fakes.rig import Rig
+from streamops.settings import Settings
+
+
+@pytest.fixture(scope="session")
+def object_store_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
+    """One MinIO for all tests of the session."""
+    with object_server.running(tmp_path_factory.mktemp("minio")) as settings:
+        yield settings
+
+
+@pytest.fixture
+def bucket(object_store_server: Settings) -> Settings:
+    """A bucket of the test's own."""
+    return object_server.fresh_bucket(object_store_server)
+
+
+@pytest.fixture
+def rig(bucket: Settings, tmp_path: Path) -> Iterator[Rig]:
+    """A job ``sums`` with versions v1 (stage a) and v2 (stages a and b)."""
+    found = Rig(bucket, tmp_path)
+    found.publish("v1", ("a",))
+    found.publish("v2", ("a", "b"))
+    try:
+        yield found
+    finally:
+        found.cluster.end()

@@ -1,0 +1,79 @@
+"""A MinIO of a test session's own: the pinned build, on a free port, in a temporary directory."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import subprocess
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import boto3
+from botocore.exceptions import BotoCoreError, ClientError
+
+from stack import builds
+from streamops.settings import Settings
+
+
+@contextmanager
+def running(directory: Path) -> Iterator[Settings]:
+    """Settings whose object store is real; the other endpoints lead nowhere."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    secret = secrets.token_hex(16)
+    environment = {**os.environ, "MINIO_ROOT_USER": "tests", "MINIO_ROOT_PASSWORD": secret}
+    binary = builds.MINIO.find() or builds.MINIO.build(directory / "build.log")
+    command = [str(binary), "server", "--quiet", "--address", f"127.0.0.1:{port}", "--console-address", "127.0.0.1:0"]
+    command.append(str(directory / "data"))
+    with (directory / "minio.log").open("w") as log:
+        server = subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
+    settings = Settings(
+        kafka_bootstrap_servers="127.0.0.1:1",
+        s3_endpoint=f"http://127.0.0.1:{port}",
+        s3_access_key="tests",
+        s3_secret_key=secret,
+        s3_bucket="unset",
+        influx_url="http://127.0.0.1:1",
+        influx_org="tests",
+        influx_token="none",
+        influx_bucket="none",
+    )
+    try:
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                client(settings).list_buckets()
+                break
+            except (BotoCoreError, ClientError):
+                assert server.poll() is None, (directory / "minio.log").read_text()
+                assert time.monotonic() < deadline, "MinIO did not come up in 60 s"
+                time.sleep(0.1)
+        yield settings
+    finally:
+        server.terminate()
+        server.wait(30)
+
+
+def client(settings: Settings) -> object:
+    """A plain S3 client, for what the product never does itself: make buckets, and tamper."""
+    return boto3.client(
+        "s3",
+        endpoint_url=settings.s3_endpoint,
+        aws_access_key_id=settings.s3_access_key,
+        aws_secret_access_key=settings.s3_secret_key.get_secret_value(),
+        region_name="us-east-1",
+    )
+
+
+def fresh_bucket(settings: Settings) -> Settings:
+    """The same server with a new, versioned bucket."""
+    name = f"t-{uuid.uuid4().hex[:12]}"
+    s3 = client(settings)
+    s3.create_bucket(Bucket=name)
+    s3.put_bucket_versioning(Bucket=name, VersioningConfiguration={"Status": "Enabled"})
+    return settings.model_copy(update={"s3_bucket": name})

@@ -1,0 +1,201 @@
+"""A job on a made-up cluster: real object store, real processes as drivers, the real engine."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fakes.driver import WINDOW, point_key
+from streamops import jobs, keys, records
+from streamops.adapters.object_store import ObjectStore
+from streamops.artifacts import ArtifactManifest
+from streamops.definitions import Resources, parse
+from streamops.engine import Engine, Ports
+from streamops.errors import NotFoundError
+from streamops.operations import Operation, Owner, Request, tasks
+from streamops.records import FINAL
+from streamops.settings import Settings
+from streamops.submission import Submission
+
+JOB = "sums"
+TESTS = Path(__file__).resolve().parents[1]
+
+
+class Killed(BaseException):
+    """The process that carried out the operation is gone."""
+
+
+def definition(version: str, stages: tuple[str, ...], partitions: int = 2, job: str = JOB):
+    """A version with these stages."""
+    wired = "\n".join(f"  {name}: {{sinks: [{{influxdb: {{measurement: {name}}}}}]}}" for name in stages)
+    return parse(
+        f"job: {job}\nversion: {version}\ncode: sums.py\nparams: {{size: 10}}\n"
+        f'sources: {{events: {{kafka: {{topic: events}}, schema: "n long"}}}}\nstages:\n{wired}\n'
+        f"resources: {{state_partitions: {partitions}}}\n"
+    )
+
+
+@dataclass
+class Cluster:
+    """Starts drivers as processes of this machine."""
+
+    settings: Settings
+    directory: Path
+    began: float
+    behaviour: dict[str, str] = field(default_factory=dict)  # by version
+    room: bool = True
+    processes: list[tuple[str, subprocess.Popen]] = field(default_factory=list)
+
+    def submit(self, submission: Submission) -> str:
+        how = self.behaviour.get(submission.version, "good")
+        command = [sys.executable, "-m", "fakes.driver", str(self.directory / "node.env"), submission.job]
+        command += [submission.launch, str(submission.deployment), str(self.began), how]
+        environment = {**os.environ, "PYTHONPATH": f"{TESTS}:{TESTS.parent / 'include'}"}
+        log = (self.directory / f"driver-{len(self.processes)}.log").open("w")
+        process = subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
+        self.processes.append((submission.launch, process))
+        return f"driver-{len(self.processes)}"
+
+    def room_for(self, resources: Resources) -> bool:
+        return self.room
+
+    def alive(self) -> list[str]:
+        return [launch for launch, process in self.processes if process.poll() is None]
+
+    def end(self) -> None:
+        for _, process in self.processes:
+            process.kill()
+            process.wait(30)
+
+
+@dataclass
+class Topic:
+    """The made-up ledger's ends."""
+
+    began: float
+    first: int = 0
+
+    def beginning_offsets(self, topic: str) -> dict[str, int]:
+        if topic != "events":
+            raise NotFoundError(f"There is no topic {topic}.")
+        return {"0": self.first}
+
+    def end_offsets(self, topic: str) -> dict[str, int]:
+        return {"0": int((time.time() - self.began) * 40)}
+
+
+@dataclass
+class Runs:
+    """What a scheduler would say of its runs."""
+
+    over: dict[str, bool] = field(default_factory=dict)
+
+    def finished(self, owner: Owner) -> bool | None:
+        return self.over.get(owner.run_id)
+
+
+class Rig:
+    """One test's installation."""
+
+    def __init__(self, settings: Settings, directory: Path) -> None:
+        self.settings, self.store = settings, ObjectStore(settings)
+        plain = settings.model_dump() | {
+            "s3_secret_key": settings.s3_secret_key.get_secret_value(), "influx_token": "none", "airflow_password": "",
+        }  # fmt: skip
+        (directory / "node.env").write_text("".join(f"{key.upper()}={value}\n" for key, value in plain.items()))
+        began = time.time()
+        self.cluster, self.topic, self.runs = Cluster(settings, directory, began), Topic(began), Runs()
+        self.said: list[str] = []
+        self.free: int | None = None
+        self.count = 0
+
+    def publish(self, version: str, stages: tuple[str, ...], partitions: int = 2, job: str = JOB) -> None:
+        """Only the manifest: these drivers need no code."""
+        manifest = ArtifactManifest(
+            job=job, version=version, artifact_sha256=version * 8, runtime_sha256="r" * 8, size=1,
+            definition=definition(version, stages, partitions, job), published=records.now(),
+        )  # fmt: skip
+        records.write(self.store, keys.artifact_manifest(job, version), manifest)
+
+    def engine(self, at_point: Callable[[str, str], None] = lambda step, when: None) -> Engine:
+        ports = Ports(
+            store=self.store,
+            submitter=self.cluster,
+            ledger=self.topic,
+            owners=self.runs,
+            recount=lambda job, since: {"clean": True, "reason": "all as it should be", "measurements": []},
+            free_bytes=lambda: self.free,
+            adopt_wait_s=4,
+            look_s=0.05,
+        )
+        return Engine(ports, self.said.append, at_point)
+
+    def owner(self) -> Owner:
+        self.count += 1
+        return Owner(kind="airflow", dag_id="runbook", run_id=f"run-{self.count}", user="ada")
+
+    def run(self, runbook: str, engine: Engine | None = None, **asked: object) -> Operation:
+        """One operation to its end, as ``Engine.run`` does it."""
+        owner = self.owner()
+        request = Request(runbook=runbook, job=JOB, **{"healthy_timeout_s": 30, "stop_timeout_s": 20, **asked})
+        return (engine or self.engine()).run(request, owner, f"{runbook}-{self.count}")
+
+    def tasks(self, engine: Engine, request: Request, owner: Owner, operation_id: str) -> None:
+        """As the tasks of a DAG run would do it, from the first on."""
+        engine.begin(request, owner, operation_id)
+        for task in tasks(request.runbook):
+            engine.run_task(request.job, operation_id, task)
+        engine.release(request.job, operation_id)
+
+    def record(self) -> records.JobRecord:
+        found = jobs.record(self.store, JOB)
+        assert found is not None
+        return found
+
+    def wait(self, condition: Callable[[], object], what: str, seconds: float = 20) -> None:
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < deadline, f"{what} did not happen in {seconds:g} s"
+            time.sleep(0.05)
+
+    def offset(self, launch: str, stage: str) -> int:
+        found = jobs.status(self.store, JOB, launch)
+        return found.stages[stage].offsets["events"]["0"] if found and stage in found.stages else 0
+
+    def commits_more(self, stage: str = "a", windows: int = 2) -> None:
+        """The launch named in the record goes on writing."""
+        launch = self.record().launch
+        start = self.offset(launch, stage)
+        self.wait(lambda: self.offset(launch, stage) >= start + windows * WINDOW, "progress")
+
+    def recount(self, stage: str, since: int = 0) -> int:
+        """Compare every point with the ledger; how many there are.
+
+        ``since`` is where the stage's state begins: a window that it cuts counts from there.
+        """
+        prefix = point_key(JOB, stage, 0).rsplit("/", 1)[0] + "/"
+        points = {}
+        for info in self.store.list(prefix):
+            found = json.loads(self.store.get(info.key).body)
+            points[found["window"]] = found["sum"]
+        first = since // WINDOW
+        assert sorted(points) == list(range(first, first + len(points))), "windows are missing or too many"
+        for window, total in points.items():
+            events = range(max(window * WINDOW, since), (window + 1) * WINDOW)
+            assert total == sum(events), f"window {window} of {stage} is {total} instead of {sum(events)}"
+        return len(points)
+
+    def drivers_that_write(self) -> list[str]:
+        """Launches that are alive and not at their end: more than one must never hold the lease."""
+        alive = []
+        for launch in self.cluster.alive():
+            found = jobs.status(self.store, JOB, launch)
+            if found and found.state not in FINAL:
+                alive.append(launch)
+        return alive

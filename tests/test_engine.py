@@ -1,0 +1,240 @@
+"""Runbooks from begin to end on a real object store with drivers as processes, and everything they refuse."""
+
+from __future__ import annotations
+
+import pytest
+
+from fakes.fixtures import bucket, object_store_server, rig  # noqa: F401
+from fakes.rig import JOB, Rig
+from streamops import jobs, receipts, snapshots
+from streamops.engine import list_operations
+from streamops.errors import (
+    LockedError,
+    NotFoundError,
+    RefusedError,
+    SnapshotExistsError,
+    SnapshotRefusedError,
+    StreamOpsError,
+    UnhealthyError,
+)
+from streamops.operations import Owner, Request
+from streamops.records import State
+
+
+def test_an_upgrade_keeps_every_event_and_starts_new_stages_where_the_snapshot_stands(rig: Rig) -> None:
+    rig.run("deploy_job", version="v1")
+    rig.commits_more()
+    operation = rig.run("upgrade_job", version="v2", snapshot="SavePoint1")
+    rig.commits_more("b")
+    manifest = snapshots.load(rig.store, JOB, "SavePoint1")
+    snapshots.verify(rig.store, manifest)
+    deployment = jobs.deployment(rig.store, JOB, 2)
+    assert deployment.from_snapshot == f"{JOB}/SavePoint1"
+    assert deployment.stages["a"].since_deployment == 1
+    assert deployment.stages["b"].since_deployment == 2
+    start = manifest.stages["a"].offsets["events"]["0"]
+    assert deployment.stages["b"].offsets == {"events": {"0": start}}
+    assert rig.recount("a") > 2
+    assert rig.recount("b", since=start) > 1
+    assert rig.record().version == "v2"
+    receipt = receipts.read(rig.store, JOB, operation.id)
+    assert receipt is not None
+    assert receipt.state == "succeeded"
+    assert receipt.gap_seconds is not None
+    assert set(receipt.steps) == set(operation.steps)
+
+
+def test_without_room_an_upgrade_starts_cold_and_says_so(rig: Rig) -> None:
+    rig.run("deploy_job", version="v1")
+    rig.cluster.room = False
+    operation = rig.run("upgrade_job", version="v2", snapshot="s")
+    assert operation.facts("reserve")["cold"] is True
+    assert any("no room for a standby" in line for line in rig.said)
+    rig.commits_more()
+    assert rig.recount("a")
+
+
+def test_a_version_that_never_works_is_taken_back(rig: Rig) -> None:
+    rig.run("deploy_job", version="v1")
+    rig.commits_more()
+    rig.cluster.behaviour["v2"] = "dies"
+    with pytest.raises(UnhealthyError, match="the first batch failed"):
+        rig.run("upgrade_job", version="v2", snapshot="s")
+    record = rig.record()
+    assert (record.version, record.deployment, record.desired) == ("v1", 3, "running")
+    operation = list_operations(rig.store, JOB)[-1]
+    assert operation.state == "undone"
+    rig.commits_more()
+    assert rig.recount("a")
+    assert rig.drivers_that_write() == [record.launch]
+
+
+def test_deploying_what_runs_does_nothing_and_another_version_is_refused(rig: Rig) -> None:
+    rig.run("deploy_job", version="v1")
+    before = rig.record()
+    operation = rig.run("deploy_job", version="v1")
+    assert operation.facts("check")["unchanged"] is True
+    assert rig.record() == before
+    assert len(rig.cluster.processes) == 1
+    with pytest.raises(RefusedError, match="upgrade_job"):
+        rig.run("deploy_job", version="v2")
+    with pytest.raises(RefusedError, match="already runs v1"):
+        rig.run("upgrade_job", version="v1")
+    assert rig.record() == before
+
+
+def test_unknown_names_and_wrong_settings_are_refused_before_anything_is_touched(rig: Rig) -> None:
+    with pytest.raises(NotFoundError, match="no version v9"):
+        rig.run("deploy_job", version="v9")
+    with pytest.raises(NotFoundError, match="no deployed job sums"):
+        rig.run("start_job")
+    with pytest.raises(RefusedError, match="no param 'siez'"):
+        rig.run("deploy_job", version="v1", params={"siez": 1})
+    with pytest.raises(RefusedError, match="must be a int"):
+        rig.run("deploy_job", version="v1", params={"size": "ten"})
+    with pytest.raises(NotFoundError, match="no topic other"):
+        rig.run("deploy_job", version="v1", topics={"events": "other"})
+    with pytest.raises(NotFoundError, match="no snapshot nowhere"):
+        rig.run("deploy_job", version="v1", from_snapshot="nowhere")
+    assert jobs.record(rig.store, JOB) is None
+    assert not rig.cluster.processes
+
+
+def test_a_start_without_state_must_be_asked_for(rig: Rig) -> None:
+    rig.run("deploy_job", version="v1")
+    rig.commits_more()
+    rig.run("cancel_job")
+    assert rig.record().desired == "stopped"
+    with pytest.raises(RefusedError, match="from_scratch"):
+        rig.run("deploy_job", version="v1")
+    rig.run("start_job")
+    rig.commits_more()
+    assert rig.record().deployment == 1
+    rig.run("snapshot_job", snapshot="s", cancel=True)
+    assert (rig.record().desired, rig.record().snapshot) == ("stopped-with-snapshot", "s")
+    with pytest.raises(RefusedError, match="snapshots"):
+        rig.run("deploy_job", version="v2")
+    rig.run("deploy_job", version="v2", from_snapshot="s")
+    rig.commits_more()
+    assert rig.recount("a")
+
+
+def test_a_live_snapshot_can_be_deployed_later(rig: Rig) -> None:
+    rig.run("deploy_job", version="v1")
+    rig.commits_more()
+    rig.run("snapshot_job", snapshot="live")
+    assert snapshots.load(rig.store, JOB, "live").live
+    assert rig.record().desired == "running"
+    rig.commits_more()
+    rig.run("cancel_job")
+    rig.run("deploy_job", version="v2", from_snapshot="live")
+    rig.commits_more()
+    assert rig.recount("a")
+
+
+def test_what_cannot_be_continued_is_refused_while_the_job_runs_on(rig: Rig) -> None:
+    rig.run("deploy_job", version="v1")
+    rig.commits_more()
+    rig.run("snapshot_job", snapshot="taken")
+    with pytest.raises(SnapshotExistsError):
+        rig.run("snapshot_job", snapshot="taken")
+    with pytest.raises(SnapshotExistsError):
+        rig.run("upgrade_job", version="v2", snapshot="taken")
+    rig.free = 100
+    with pytest.raises(SnapshotRefusedError, match="100 free"):
+        rig.run("upgrade_job", version="v2", snapshot="big")
+    rig.free = None
+    rig.topic.first = 10**9
+    with pytest.raises(SnapshotRefusedError, match="retention"):
+        rig.run("upgrade_job", version="v2", snapshot="late")
+    rig.topic.first = 0
+    rig.publish("v3", ("a",), partitions=4)
+    with pytest.raises(RefusedError, match="state_partitions"):
+        rig.run("upgrade_job", version="v3", snapshot="wide")
+    rig.commits_more()
+    assert rig.recount("a")
+    assert len(rig.cluster.processes) == 1
+
+
+def test_cancelling_twice_changes_nothing_and_start_needs_a_stopped_job(rig: Rig) -> None:
+    rig.run("deploy_job", version="v1")
+    with pytest.raises(RefusedError, match="not stopped"):
+        rig.run("start_job")
+    rig.run("cancel_job")
+    assert rig.run("cancel_job").facts("check") == {"unchanged": True}
+    with pytest.raises(RefusedError, match="needs a running job"):
+        rig.run("upgrade_job", version="v2")
+    found = jobs.status(rig.store, JOB, rig.record().launch)
+    assert found is not None
+    assert found.state is State.STOPPED
+
+
+def test_another_jobs_snapshot_needs_a_fork(rig: Rig) -> None:
+    rig.run("deploy_job", version="v1")
+    rig.commits_more()
+    rig.run("snapshot_job", snapshot="s")
+    rig.publish("v1", ("a",), job="other")
+    request = Request(runbook="deploy_job", job="other", version="v1", from_snapshot=f"{JOB}/s")
+    with pytest.raises(SnapshotRefusedError, match="fork"):
+        rig.engine().run(request, rig.owner(), "no-fork")
+    forked = request.model_copy(update={"fork": True})
+    rig.engine().run(forked, rig.owner(), "fork")
+    record = jobs.record(rig.store, "other")
+    assert record is not None
+    assert record.desired == "running"
+
+
+def test_a_second_trigger_names_the_owner_and_does_nothing(rig: Rig) -> None:
+    engine, first, second = rig.engine(), rig.owner(), rig.owner()
+    request = Request(runbook="deploy_job", job=JOB, version="v1")
+    engine.begin(request, first, "one")
+    with pytest.raises(LockedError, match="runbook/run-1 of ada"):
+        engine.begin(request, second, "two")
+    assert engine.find(JOB, "two") is None
+    assert engine.begin(request, first, "one").id == "one"
+    rig.runs.over["run-1"] = False
+    with pytest.raises(RefusedError, match="still works"):
+        engine.abort(JOB, "one")
+    with pytest.raises(RefusedError, match="still works"):
+        engine.resume(JOB, "one")
+    rig.runs.over["run-1"] = True
+    assert engine.resume(JOB, "one").state == "succeeded"
+    engine.begin(request, second, "two")
+
+
+def test_an_abandoned_upgrade_is_taken_back_before_the_next_operation(rig: Rig) -> None:
+    rig.run("deploy_job", version="v1")
+    engine, owner = rig.engine(), rig.owner()
+    request = Request(runbook="upgrade_job", job=JOB, version="v2", snapshot="s", healthy_timeout_s=30)
+    engine.begin(request, owner, "left")
+    for task in ("check", "prepare", "submit_driver", "wait_standby"):
+        engine.run_task(JOB, "left", task)
+    assert rig.record().standby == "left"
+    rig.runs.over[owner.run_id] = True
+    rig.run("snapshot_job", snapshot="after")
+    left = rig.engine().find(JOB, "left")
+    assert left is not None
+    assert left.state == "undone"
+    assert rig.record().standby is None
+    rig.wait(lambda: rig.cluster.alive() == [rig.record().launch], "the standby's end")
+
+
+def test_clearing_a_task_of_a_finished_operation_changes_nothing(rig: Rig) -> None:
+    engine, owner = rig.engine(), Owner(kind="airflow", dag_id="d", run_id="r", user="ada")
+    request = Request(runbook="deploy_job", job=JOB, version="v1", healthy_timeout_s=30)
+    rig.tasks(engine, request, owner, "op")
+    before, drivers = rig.record(), len(rig.cluster.processes)
+    rig.tasks(rig.engine(), request, owner, "op")
+    assert (rig.record(), len(rig.cluster.processes)) == (before, drivers)
+    engine.begin(request, rig.owner(), "next")
+
+
+def test_an_operation_that_was_taken_back_goes_no_further(rig: Rig) -> None:
+    rig.run("deploy_job", version="v1")
+    rig.cluster.behaviour["v2"] = "dies"
+    with pytest.raises(StreamOpsError):
+        rig.run("upgrade_job", version="v2", snapshot="s")
+    operation = list_operations(rig.store, JOB)[-1]
+    with pytest.raises(RefusedError):
+        rig.engine().run_task(JOB, operation.id, "wait_healthy")
+    assert rig.engine().undo(JOB, operation.id).startswith("Operation")
