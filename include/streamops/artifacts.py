@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -168,7 +169,7 @@ def jobs(store: ObjectStore) -> list[str]:
 
 
 def _find(store: ObjectStore, job: str, version: str) -> ArtifactManifest | None:
-    found = records.read(store, keys.artifact_manifest(job, version), ArtifactManifest)  # type: ignore[type-var]
+    found = records.read(store, keys.artifact_manifest(job, version), ArtifactManifest)
     return found.value if found else None
 
 
@@ -194,10 +195,8 @@ def _published(manifest: ArtifactManifest, *, fresh: bool) -> Published:
 
 
 def _put_once(store: ObjectStore, key: str, body: bytes) -> None:
-    try:
+    with suppress(ConflictError):  # content-addressed: what is there is the same
         store.put(key, body, if_absent=True)
-    except ConflictError:
-        pass  # content-addressed: what is there is the same
 
 
 def _is_code(name: str) -> bool:
@@ -214,28 +213,19 @@ def _dependencies(requirements: Path) -> dict[str, bytes]:
             last = (done.stderr.strip().splitlines() or ["no message"])[-1]
             raise DefinitionError(f"{requirements} cannot be resolved: {last}")
         found = archives.tree(Path(temporary), "deps/")
-    return {
-        name: body
-        for name, body in found.items()
-        if not name.endswith((".pyc", "RECORD", "INSTALLER", "direct_url.json"))
-    }
+    changing = (".pyc", "RECORD", "INSTALLER", "direct_url.json")  # differ although the packages are the same
+    return {name: body for name, body in found.items() if not name.endswith(changing)}
 
 
 def _validate(directory: Path, version: str) -> None:
     """Build the plans in a process of its own: the core stays free of Spark."""
     package = archives.runtime_package()
-    path = os.pathsep.join(
-        [str(package.parent), str(Path(__file__).resolve().parents[1]), os.environ.get("PYTHONPATH", "")]
-    )
+    places = [str(package.parent), str(Path(__file__).resolve().parents[1]), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(places), "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, "-m", "streamops_runtime.validate", str(directory), version]
     try:
         done = subprocess.run(
-            command,
-            env={**os.environ, "PYTHONPATH": path},
-            capture_output=True,
-            text=True,
-            timeout=VALIDATION_S,
-            check=False,
+            command, env=environment, capture_output=True, text=True, timeout=VALIDATION_S, check=False
         )
     except subprocess.TimeoutExpired:
         raise DefinitionError(

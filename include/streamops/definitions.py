@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -26,6 +26,11 @@ ALLOWED_SPARK_CONF = re.compile(
     r"|spark\.sql\.streaming\.stateStore\.rocksdb\.[A-Za-z]+"
     r"|spark\.(locality\.wait|task\.maxFailures|memory\.fraction|memory\.storageFraction)"
     r"|spark\.executor\.(cores|memoryOverhead)"
+)
+ALLOWED_SPARK_CONF_TEXT = (
+    "spark.sql.shuffle.partitions, .adaptive.enabled and .session.timeZone; spark.sql.streaming.minBatchesToRetain, "
+    ".noDataMicroBatches.enabled and .stateStore.rocksdb.*; spark.locality.wait, spark.task.maxFailures, "
+    "spark.memory.fraction, spark.memory.storageFraction, spark.executor.cores and .memoryOverhead"
 )
 
 
@@ -77,7 +82,7 @@ class Source(_Model):
     event_time_unit: Literal["milliseconds", "seconds"] = "milliseconds"
     max_ahead: Duration = "10 seconds"
     start: Literal["earliest", "latest"] = "earliest"
-    max_per_batch: Annotated[int, Field(ge=1)] = 200_000  # so that batches stay bounded while catching up
+    max_per_batch: Annotated[int, Field(ge=1)] = 100_000  # so that batches stay bounded while catching up
 
 
 class InfluxSink(_Model):
@@ -161,13 +166,22 @@ class Definition(_Model):
     def _consistent(self) -> Definition:
         for key in self.spark:
             if not ALLOWED_SPARK_CONF.fullmatch(key):
-                raise ValueError(f"spark: {key} is not on the allow-list; allowed is {ALLOWED_SPARK_CONF.pattern}")
+                raise ValueError(f"spark: {key} is not allowed; allowed is {ALLOWED_SPARK_CONF_TEXT}")
         if self.guarantee == "exactly-once":
             for name, stage in self.stages.items():
                 if all(sink.log for sink in stage.sinks):
                     raise ValueError(
                         f"stages.{name}: a log sink repeats lines after a crash, so it cannot give exactly-once; "
                         "add a sink with keys, or set guarantee: at-least-once"
+                    )
+        writers: dict[tuple[str, str], str] = {}
+        for name, stage in self.stages.items():
+            for point in (sink.influxdb for sink in stage.sinks if sink.influxdb):
+                other = writers.setdefault((point.measurement, point.field), name)
+                if other != name:
+                    raise ValueError(
+                        f"stages.{name}: measurement {point.measurement} is written by stage {other}; "
+                        "points of both could be the same point, so give it another name"
                     )
         for name, stage in self.stages.items():
             if stage.recount and stage.recount.source not in self.sources:
@@ -179,6 +193,27 @@ class Definition(_Model):
         return self.model_dump_json(by_alias=True, exclude_none=True)
 
 
+class _Loader(yaml.SafeLoader):
+    """Plain values only: no anchors, aliases or merges, and no key twice."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        event = self.peek_event()  # type: ignore[no-untyped-call]
+        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
+            raise yaml.MarkedYAMLError(problem="anchors and aliases are not allowed", problem_mark=event.start_mark)
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key, _ in node.value:
+            if key.tag == "tag:yaml.org,2002:merge":
+                raise yaml.MarkedYAMLError(problem="merge keys are not allowed", problem_mark=key.start_mark)
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in seen:
+                    raise yaml.MarkedYAMLError(problem=f"key {key.value} stands twice", problem_mark=key.start_mark)
+                seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
 def parse(text: str, name: str = "definition") -> Definition:
     """Read a definition from YAML (or JSON) text.
 
@@ -187,14 +222,13 @@ def parse(text: str, name: str = "definition") -> Definition:
     """
     if len(text.encode()) > MAX_DEFINITION_BYTES:
         raise DefinitionError(f"{name} is larger than {MAX_DEFINITION_BYTES} bytes; a definition is a short file.")
-    if re.search(r"(?m)(^|[\s\[{,:-])[&*][A-Za-z0-9_]+", text):
-        raise DefinitionError(f"{name} uses YAML anchors or aliases; write the values out.")
     try:
-        data = yaml.safe_load(text)
+        data = yaml.load(text, _Loader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "unknown line"
-        raise DefinitionError(f"{name} is not YAML ({where}): {getattr(error, 'problem', error)}.") from None
+        problem = str(getattr(error, "problem", None) or error).splitlines()[0]
+        raise DefinitionError(f"{name} is not a definition's YAML ({where}): {problem}.") from None
     except RecursionError:
         raise DefinitionError(f"{name} is nested too deeply; a definition has four levels.") from None
     if not isinstance(data, dict):
@@ -202,7 +236,10 @@ def parse(text: str, name: str = "definition") -> Definition:
     try:
         return Definition.model_validate(data)
     except ValidationError as error:
-        raise DefinitionError(f"{name}: " + "; ".join(_explain(item) for item in error.errors()) + ".") from None
+        items = error.errors()
+        # A list whose only item is wrong is reported as too short as well, which would mislead.
+        wrong = [item for item in items if item["type"] != "too_short" or not _inside(item, items)]
+        raise DefinitionError(f"{name}: " + "; ".join(_explain(item) for item in wrong) + ".") from None
 
 
 def load(path: Path) -> Definition:
@@ -213,9 +250,17 @@ def load(path: Path) -> Definition:
         raise DefinitionError(f"{path} cannot be read as text: {error}.") from None
 
 
+def _inside(item: Any, items: Any) -> bool:
+    """Whether another error lies inside this one's place."""
+    place = item["loc"]
+    return any(other is not item and other["loc"][: len(place)] == place for other in items)
+
+
 def _explain(item: Any) -> str:
     place = tuple(part for part in item["loc"])
-    where = ".".join(str(part) for part in place) or "definition"
+    where = ".".join(str(part) for part in place if part not in ("str", "int", "float", "bool"))
+    if not where and item["type"] == "value_error":
+        return str(item["msg"]).removeprefix("Value error, ")
     if item["type"] == "extra_forbidden":
         return f"{where} is not a field; allowed here: {', '.join(_allowed(place[:-1]))}"
     if item["type"] == "missing":
@@ -225,21 +270,32 @@ def _explain(item: Any) -> str:
 
 def _allowed(place: tuple[Any, ...]) -> list[str]:
     """Field names at a place in the definition, followed through the models' annotations."""
-    model: Any = Definition
+    annotation: Any = Definition
     for part in place:
-        if inspect.isclass(model) and issubclass(model, BaseModel):
-            names = {(field.alias or name): field.annotation for name, field in model.model_fields.items()}
-            model = _model_in(names.get(part))
-    if not (inspect.isclass(model) and issubclass(model, BaseModel)):
-        return []
-    return sorted(field.alias or name for name, field in model.model_fields.items())
+        annotation = _at(annotation, part)
+    model = _model_in(annotation)
+    return sorted(field.alias or name for name, field in model.model_fields.items()) if model else []
 
 
-def _model_in(annotation: Any) -> Any:
-    """The model that an annotation holds, directly, in a container, or in a union; else None."""
+def _at(annotation: Any, part: Any) -> Any:
+    """What an annotation holds under a key, an index, or a field's name."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if inspect.isclass(annotation) and issubclass(annotation, BaseModel):
+        fields = {(field.alias or name): field.annotation for name, field in annotation.model_fields.items()}
+        return fields.get(part)
+    if origin is Annotated:
+        return _at(arguments[0], part)
+    if origin is dict:
+        return arguments[1]
+    if origin in (tuple, list):
+        return arguments[0]
+    return next((found for item in arguments if (found := _at(item, part)) is not None), None)
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    """The model that an annotation is, or that a union or an Annotated holds; else None."""
     if inspect.isclass(annotation) and issubclass(annotation, BaseModel):
         return annotation
-    for part in reversed(getattr(annotation, "__args__", ())):
-        if (model := _model_in(part)) is not None:
-            return model
-    return None
+    if get_origin(annotation) in (dict, tuple, list):
+        return None
+    return next((model for item in get_args(annotation) if (model := _model_in(item)) is not None), None)

@@ -83,6 +83,11 @@ def status(job: str, launch: str) -> str:
     return f"jobs/{checked('job', job)}/launches/{checked('snapshot', launch)}/status.json"
 
 
+def warm_up(job: str, launch: str) -> str:
+    """Prefix of what a standby writes to warm up, and removes."""
+    return f"jobs/{checked('job', job)}/launches/{checked('snapshot', launch)}/warm-up/"
+
+
 def checkpoints(job: str, deployment: int) -> str:
     """Prefix of all epochs of a deployment."""
     return f"checkpoints/{checked('job', job)}/{deployment:06d}/"

@@ -101,7 +101,7 @@ def check(store: ObjectStore, lease: Lease) -> None:
 
 def renew(store: ObjectStore, held: Versioned[Lease], *, committed: bool = False) -> Versioned[Lease]:
     """Show that the holder lives; ``committed`` clears the count of fruitless starts. Raises LeaseLostError."""
-    update = {"renewed": records.now()} | ({"fruitless": 0} if committed else {})
+    update: dict[str, object] = {"renewed": records.now()} | ({"fruitless": 0} if committed else {})
     return _change(store, held, update)
 
 

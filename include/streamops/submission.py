@@ -7,11 +7,12 @@ visible in process lists, so no secret ever does.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from streamops import keys
-from streamops.definitions import ALLOWED_SPARK_CONF, Param, Resources
+from streamops.definitions import ALLOWED_SPARK_CONF, ALLOWED_SPARK_CONF_TEXT, Param, Resources
 from streamops.errors import NotFoundError, RefusedError
 from streamops.settings import Settings
 
@@ -32,7 +33,7 @@ class Submission:
     launch: str
     artifact_sha256: str
     runtime_sha256: str
-    resources: Resources = Resources()
+    resources: Resources = field(default_factory=Resources)
     spark: dict[str, Param] = field(default_factory=dict)
 
 
@@ -49,7 +50,7 @@ def spark_conf(settings: Settings, submission: Submission) -> dict[str, str]:
     """
     for key in submission.spark:
         if not ALLOWED_SPARK_CONF.fullmatch(key):
-            raise RefusedError(f"Spark setting {key} is not allowed; allowed is {ALLOWED_SPARK_CONF.pattern}.")
+            raise RefusedError(f"Spark setting {key} is not allowed; allowed is {ALLOWED_SPARK_CONF_TEXT}.")
     resources = submission.resources
     return {
         "spark.cores.max": str(resources.cores),
@@ -125,8 +126,6 @@ def submit_environment(settings: Settings, environment: dict[str, str] | None = 
     Args:
         environment: where the few variables that pass come from; default: this process's.
     """
-    import os
-
     given = dict(os.environ) if environment is None else environment
     kept = {name: given[name] for name in _PASSED_ON if name in given}
     return kept | {

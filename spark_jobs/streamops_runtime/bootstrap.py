@@ -13,6 +13,7 @@ import threading
 import time
 import traceback
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 os.environ["TZ"] = "UTC"  # rows carry naive times; UTC makes them mean what they say
@@ -33,38 +34,58 @@ def main() -> int:
     from pyspark import SparkContext
 
     _say(f"driver of {args.job}, launch {args.launch}, deployment {args.deployment}")
-    context = SparkContext.getOrCreate()
-    context.setLogLevel("WARN")
-    ready = time.monotonic()
+    SparkContext._ensure_initialized()
     work = Path.cwd() / f"streamops-{os.getpid()}"
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
-    for kind, key, expected in (
-        ("artifact", args.artifact, args.artifact_sha256),
-        ("runtime", args.runtime, args.runtime_sha256),
-    ):
-        _fetch(context, f"s3a://{args.bucket}/{key}", work / f"{kind}.zip", expected)
-        with zipfile.ZipFile(work / f"{kind}.zip") as archive:
-            archive.extractall(work / kind)
-    _say("artifact and runtime are verified and unpacked")
-    for place in (work / "artifact" / "deps", work / "artifact" / "code", work / "runtime"):
-        sys.path.insert(0, str(place))
+    # Both take seconds and mostly wait: Spark for its executors, this for the object store and the disk.
+    with ThreadPoolExecutor(1) as pool:
+        brought = pool.submit(_bring, args, work)
+        context = SparkContext.getOrCreate()
+        context.setLogLevel("WARN")
+        ready = time.monotonic()
+        phases = brought.result()
     from streamops_runtime.runner import Launch, run
 
-    unpacked = time.monotonic()
-    phases = {"context": int((ready - begun) * 1000), "artifact": int((unpacked - ready) * 1000)}
+    phases["context"] = int((ready - begun) * 1000)
+    phases["boot"] = int((time.monotonic() - begun) * 1000)
     launch = Launch(args.job, args.launch, int(args.deployment), work / "artifact", work / "artifact.zip", phases)
     code = run(context, launch)
     shutil.rmtree(work, ignore_errors=True)
     return code
 
 
-def _fetch(context: object, source: str, target: Path, expected: str) -> None:
+def _bring(args: argparse.Namespace, work: Path) -> dict:
+    """Fetch, verify, unpack and import; returns how long each took, in milliseconds."""
+    times = [time.monotonic()]
+    _fetch(f"s3a://{args.bucket}/{args.artifact}", work / "artifact.zip", args.artifact_sha256)
+    _fetch(f"s3a://{args.bucket}/{args.runtime}", work / "runtime.zip", args.runtime_sha256)
+    times.append(time.monotonic())
+    for kind in ("artifact", "runtime"):
+        with zipfile.ZipFile(work / f"{kind}.zip") as archive:
+            archive.extractall(work / kind)
+    for place in (work / "artifact" / "deps", work / "artifact" / "code", work / "runtime"):
+        sys.path.insert(0, str(place))
+    _say("artifact and runtime are verified and unpacked")
+    times.append(time.monotonic())
+    import streamops_runtime.runner
+
+    assert Path(streamops_runtime.runner.__file__).is_relative_to(work)
+    times.append(time.monotonic())
+    names = ("fetch", "unpack", "import")
+    return {name: int((after - before) * 1000) for name, before, after in zip(names, times, times[1:])}  # noqa: B905
+
+
+def _fetch(source: str, target: Path, expected: str) -> None:
     """Copy from the object store with the node's own credentials, and compare the hash."""
-    gateway = context._jvm  # type: ignore[attr-defined]
-    path = gateway.org.apache.hadoop.fs.Path(source)
-    configuration = context._jsc.hadoopConfiguration()  # type: ignore[attr-defined]
-    local = gateway.org.apache.hadoop.fs.Path(f"file://{target}")
+    from pyspark import SparkContext
+
+    jvm = SparkContext._jvm
+    configuration = jvm.org.apache.spark.deploy.SparkHadoopUtil.get().newConfiguration(
+        jvm.org.apache.spark.SparkConf(True)
+    )
+    path = jvm.org.apache.hadoop.fs.Path(source)
+    local = jvm.org.apache.hadoop.fs.Path(f"file://{target}")
     path.getFileSystem(configuration).copyToLocalFile(False, path, local, True)
     found = hashlib.sha256(target.read_bytes()).hexdigest()
     if found != expected:

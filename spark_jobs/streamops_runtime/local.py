@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -17,7 +19,8 @@ def local_spark() -> Iterator[SparkSession]:
     os.environ["TZ"] = "UTC"
     time.tzset()
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    with tempfile.TemporaryDirectory() as temporary:
+    temporary = tempfile.mkdtemp(prefix="streamops-")
+    with _quiet_stderr():
         spark = (
             SparkSession.builder.master("local[1]")
             .appName("streamops-local")
@@ -31,7 +34,23 @@ def local_spark() -> Iterator[SparkSession]:
             .config("spark.log.level", "ERROR")
             .getOrCreate()
         )
-        try:
-            yield spark
-        finally:
-            spark.stop()
+    try:
+        yield spark
+    finally:
+        spark.stop()
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextmanager
+def _quiet_stderr() -> Iterator[None]:
+    """What Spark prints while it starts is of no use to somebody who tests a job; its errors are exceptions."""
+    sys.stderr.flush()
+    kept, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nothing, 2)
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nothing)

@@ -34,7 +34,8 @@ def schema_of(name: str, source: Source) -> StructType:
     if source.event_time is not None:
         if source.event_time not in schema.names:
             raise DefinitionError(
-                f"sources.{name}.event_time: there is no column {source.event_time}; there is {', '.join(schema.names)}."
+                f"sources.{name}.event_time: there is no column {source.event_time}; "
+                f"there is {', '.join(schema.names)}."
             )
         kind = schema[source.event_time].dataType
         if not isinstance(kind, IntegralType | FloatType | DoubleType | TimestampType | TimestampNTZType):

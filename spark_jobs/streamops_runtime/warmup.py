@@ -1,37 +1,96 @@
-"""One run of a stage on recent records, as a batch: loads classes, compiles plans, opens connections."""
+"""A short run of every stage before the real one: loads classes, compiles plans, opens connections.
+
+Each stage runs as a stream over the last moment of its sources, with a checkpoint of its own that is removed
+afterwards, and with nothing written. The first real batch then finds driver and executors warm.
+"""
 
 from __future__ import annotations
 
+import logging
+import threading
 import time
+from collections.abc import Mapping
 
-from pyspark.sql import SparkSession
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
 
+from streamops import keys
+from streamops.adapters.object_store import ObjectStore
 from streamops.definitions import Definition
+from streamops.errors import StreamOpsError
 from streamops.records import Deployment
 from streamops.settings import Settings
 from streamops_runtime.code import StageFunction
+from streamops_runtime.gate import StopAtBoundary
 from streamops_runtime.sources import accepted
 
-RECENT_MS = 3000
+RECENT_MS = 2000
+LIMIT_S = 45.0  # on a machine that also runs the version to be replaced
+
+log = logging.getLogger("warmup")
 
 
-def run_once(
-    spark: SparkSession, definition: Definition, function: StageFunction, settings: Settings, deployment: Deployment
-) -> int:
-    """Run a stage's function on the last seconds of its sources and return the number of rows it gave."""
+def run_all(
+    spark: SparkSession,
+    settings: Settings,
+    store: ObjectStore,
+    definition: Definition,
+    functions: Mapping[str, StageFunction],
+    deployment: Deployment,
+    launch: str,
+) -> None:
+    """Run all stages at once; what goes wrong here is logged and otherwise of no consequence."""
+    enough = threading.Event()
+    prefix = keys.warm_up(definition.job, launch)
+    queries: list[StreamingQuery] = []
+    try:
+        for name, function in functions.items():
+            frame = _recent(spark, settings, definition, function, deployment)
+            queries.append(_start(spark, frame, f"s3a://{settings.s3_bucket}/{prefix}{name}", enough))
+        deadline = time.monotonic() + LIMIT_S
+        while any(query.isActive for query in queries):
+            if time.monotonic() > deadline:
+                enough.set()  # they end at their next batch
+            time.sleep(0.1)
+        for query in queries:
+            if (error := query.exception()) and StopAtBoundary.__name__ not in str(error):
+                log.warning("warm-up: %s", str(error).splitlines()[0][:300])
+    except (PySparkException, StreamOpsError) as error:
+        enough.set()
+        log.warning("warm-up was left out: %s", str(error).splitlines()[0][:300])
+    finally:
+        try:
+            store.delete([info.key for info in store.list(prefix)])
+        except StreamOpsError as error:
+            log.warning("%s is not removed: %s", prefix, error)
 
+
+def _recent(
+    spark: SparkSession, settings: Settings, definition: Definition, function: StageFunction, deployment: Deployment
+) -> DataFrame:
     frames = {}
     for name in function.sources:
         source = definition.sources[name]
-        topic = deployment.topics.get(name, source.kafka.topic)
         raw = (
-            spark.read.format("kafka")
+            spark.readStream.format("kafka")
             .option("kafka.bootstrap.servers", settings.kafka_bootstrap_servers)
-            .option("subscribe", topic)
+            .option("subscribe", deployment.topics.get(name, source.kafka.topic))
             .option("startingTimestamp", str(int(time.time() * 1000) - RECENT_MS))
             .option("startingOffsetsByTimestampStrategy", "latest")
-            .option("endingOffsets", "latest")
+            .option("maxOffsetsPerTrigger", 5000)
+            .name(name)
             .load()
         )
-        frames[name] = accepted(name, source, raw, count=False)
-    return len(function(frames).collect())
+        frames[name] = accepted(name, source, raw)
+    return function(frames)
+
+
+def _start(spark: SparkSession, frame: DataFrame, checkpoint: str, enough: threading.Event) -> StreamingQuery:
+    def discard(batch: DataFrame, batch_id: int) -> None:
+        if enough.is_set():
+            raise StopAtBoundary("warm-up")
+        batch.collect()
+
+    writer = frame.writeStream.outputMode("append").option("checkpointLocation", checkpoint)
+    return writer.foreachBatch(discard).trigger(availableNow=True).start()

@@ -6,6 +6,7 @@ import logging
 import re
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import PySparkException
@@ -17,12 +18,11 @@ from streamops.definitions import Definition
 from streamops.errors import DefinitionError, LeaseLostError, StreamOpsError, UnhealthyError, UnreachableError
 from streamops.records import Deployment, Lease, State, Versioned
 from streamops.settings import Settings
-from streamops_runtime import code, stages
+from streamops_runtime import code, stages, warmup
 from streamops_runtime.gate import Gate, StopAtBoundary, gate_time_column
 from streamops_runtime.sinks import open_sinks
 from streamops_runtime.stages import RunningStage
 from streamops_runtime.status import ProgressListener, StageProgress
-from streamops_runtime.warmup import run_once
 
 if TYPE_CHECKING:
     from streamops_runtime.runner import Driver, Launch
@@ -67,7 +67,7 @@ class Work:
         self.listener = ProgressListener()
 
     def prepare(self) -> None:
-        """Everything that needs no lease: code, sinks, listener, and one Spark job so that executors are up.
+        """Everything that needs no lease: code, sinks and the listener.
 
         Raises:
             DefinitionError: the artifact does not fit this node.
@@ -102,12 +102,16 @@ class Work:
             progress.status = progress.status.model_copy(update={"started_from": start})
 
     def warm_up(self) -> None:
-        """Run each stage once on recent records, written nowhere: the first real batch then finds all warm."""
-        for stage in self.stages:
-            try:
-                run_once(self.spark, self.definition, self.functions[stage.name], self.settings, self.deployment)
-            except (PySparkException, StreamOpsError) as error:
-                log.warning("warm-up of %s was left out: %s", stage.name, str(error).splitlines()[0][:300])
+        """Run every stage for a moment on recent records, written nowhere."""
+        warmup.run_all(
+            self.spark,
+            self.settings,
+            self.store,
+            self.definition,
+            self.functions,
+            self.deployment,
+            self.launch.launch,
+        )
 
     def check_lease(self) -> None:
         """Raise LeaseLostError unless this driver is still the writer."""
@@ -123,8 +127,8 @@ class Work:
         names = list(self.definition.stages)
         driver.patiently(lambda: checkpoints.prepare_epoch(self.store, job, number, epoch, names, log.info))
         driver.mark("restore")
-        for stage in self.stages:
-            self._start(stage)
+        with ThreadPoolExecutor(len(self.stages)) as pool:  # each start waits for the object store several times
+            list(pool.map(self._start, self.stages))
         driver.mark("start")
         try:
             return self._watch(driver, held)

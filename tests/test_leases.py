@@ -1,0 +1,119 @@
+"""The lease on a real object store: one writer at a time, epochs that only grow."""
+
+from __future__ import annotations
+
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+
+import pytest
+
+from fakes.fixtures import bucket, object_store_server  # noqa: F401
+from streamops import keys, leases, records
+from streamops.adapters.object_store import ObjectStore
+from streamops.errors import LeaseLostError, UnhealthyError
+from streamops.records import JobRecord, Lease
+from streamops.settings import Settings
+
+
+@pytest.fixture
+def store(bucket: Settings) -> ObjectStore:  # noqa: F811
+    return ObjectStore(bucket)
+
+
+@pytest.fixture
+def record(store: ObjectStore) -> JobRecord:
+    job = f"job-{uuid.uuid4().hex[:8]}"
+    value = JobRecord(job=job, desired="running", version="v1", deployment=1, last_deployment=1, launch="first")
+    records.write(store, keys.record(job), value)
+    return value
+
+
+def stored(store: ObjectStore, job: str) -> Lease:
+    found = records.read(store, keys.lease(job), Lease)
+    assert found
+    return found.value
+
+
+def test_two_processes_of_one_launch_race_and_get_different_epochs(store: ObjectStore, record: JobRecord) -> None:
+    barrier = Barrier(2)
+
+    def take(holder: str) -> Lease:
+        barrier.wait(10)
+        return leases.take(store, record, "first", holder).value
+
+    with ThreadPoolExecutor(2) as pool:
+        taken = sorted(pool.map(take, ("a", "b")), key=lambda lease: lease.epoch)
+    assert [lease.epoch for lease in taken] == [1, 2]
+    with pytest.raises(LeaseLostError, match="Epoch 1"):
+        leases.check(store, taken[0])
+    leases.check(store, taken[1])
+
+
+def test_a_launch_that_the_record_does_not_name_may_not_take_it(store: ObjectStore, record: JobRecord) -> None:
+    with pytest.raises(LeaseLostError, match="names first"):
+        leases.take(store, record, "other", "a")
+    assert records.read(store, keys.lease(record.job), Lease) is None
+
+
+def test_a_granted_lease_is_adopted_at_its_epoch(store: ObjectStore, record: JobRecord) -> None:
+    held = leases.take(store, record, "first", "old")
+    granted = leases.grant(store, record.job, "second", 2)
+    assert (granted.value.epoch, granted.value.holder) == (2, None)
+    with pytest.raises(LeaseLostError):
+        leases.check(store, held.value)
+    with pytest.raises(LeaseLostError):
+        leases.renew(store, held)
+    after = record.model_copy(update={"launch": "second", "deployment": 2})
+    taken = leases.take(store, after, "second", "new").value
+    assert (taken.epoch, taken.holder, taken.deployment) == (2, "new", 2)
+
+
+def test_granting_again_changes_nothing(store: ObjectStore, record: JobRecord) -> None:
+    first = leases.grant(store, record.job, "second", 2)
+    assert leases.grant(store, record.job, "second", 2) == first
+    leases.take(store, record.model_copy(update={"launch": "second", "deployment": 2}), "second", "new")
+    assert leases.grant(store, record.job, "second", 2).value.holder == "new"
+
+
+def test_a_relaunch_raises_the_epoch_and_counts_as_fruitless(store: ObjectStore, record: JobRecord) -> None:
+    leases.take(store, record, "first", "a")
+    again = leases.take(store, record, "first", "b").value
+    assert (again.epoch, again.fruitless) == (2, 1)
+
+
+def test_the_fourth_relaunch_without_a_commit_gives_up(store: ObjectStore, record: JobRecord) -> None:
+    for number in range(1 + leases.MOST_FRUITLESS):
+        leases.take(store, record, "first", f"holder-{number}")
+    with pytest.raises(UnhealthyError, match="without a new commit"):
+        leases.take(store, record, "first", "one-too-many")
+    assert stored(store, record.job).holder == "holder-3"
+
+
+def test_a_commit_clears_the_count(store: ObjectStore, record: JobRecord) -> None:
+    for number in range(1 + leases.MOST_FRUITLESS):
+        held = leases.take(store, record, "first", f"holder-{number}")
+    leases.renew(store, held, committed=True)
+    assert leases.take(store, record, "first", "later").value.fruitless == 1
+
+
+def test_another_launch_begins_its_own_count(store: ObjectStore, record: JobRecord) -> None:
+    for number in range(1 + leases.MOST_FRUITLESS):
+        leases.take(store, record, "first", f"holder-{number}")
+    after = record.model_copy(update={"launch": "second"})
+    assert leases.take(store, after, "second", "new").value.fruitless == 0
+
+
+def test_a_released_lease_keeps_its_epoch_and_refuses_the_one_who_gave_it_back(
+    store: ObjectStore, record: JobRecord
+) -> None:
+    held = leases.take(store, record, "first", "a")
+    leases.release(store, held)
+    assert stored(store, record.job).epoch == 1
+    with pytest.raises(LeaseLostError):
+        leases.check(store, held.value)
+
+
+def test_taking_twice_as_the_same_holder_is_one_taking(store: ObjectStore, record: JobRecord) -> None:
+    first = leases.take(store, record, "first", "a")
+    assert leases.take(store, record, "first", "a") == first
