@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from streamops.follow import request
 from streamops.operations import Owner, Request
 
 if TYPE_CHECKING:
@@ -46,11 +47,16 @@ def of(context: Context) -> Run:
     """The operation that the running task belongs to.
 
     Raises:
-        pydantic.ValidationError, NameRefusedError: the form's values are not a valid request.
+        RefusedError: the form's values do not go together; names each.
     """
     dag_run, params = context["dag_run"], dict(context["params"])
-    known = {name: value for name, value in params.items() if name in Request.model_fields and value is not None}
-    request = Request.model_validate({"runbook": dag_run.dag_id, **known})
+    asked = request(dag_run.dag_id, **{name: value for name, value in params.items() if name in Request.model_fields})
     user = getattr(dag_run, "triggering_user_name", None) or "unknown"
     owner = Owner(kind="airflow", dag_id=dag_run.dag_id, run_id=dag_run.run_id, user=user)
-    return Run(request, owner, operation_id(dag_run.dag_id, dag_run.run_id))
+    return Run(asked, owner, operation_id(dag_run.dag_id, dag_run.run_id))
+
+
+def place(context: Context) -> tuple[str, str]:
+    """Job and operation id, also of a run whose other values are not a valid request."""
+    dag_run = context["dag_run"]
+    return str(context["params"]["job"]), operation_id(dag_run.dag_id, dag_run.run_id)

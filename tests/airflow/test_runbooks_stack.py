@@ -19,7 +19,7 @@ from streamops.settings import Settings
 
 pytestmark = pytest.mark.stack
 RUNBOOKS = ("deploy_job", "start_job", "snapshot_job", "cancel_job", "upgrade_job")
-RUN_S = 240
+RUN_S = 420
 
 
 @pytest.fixture(scope="module")
@@ -143,6 +143,16 @@ def test_the_whole_life_of_a_job_through_its_runbooks(airflow, job):
     assert free(job)
     report = job.recount()
     assert report.clean, report.reason
+
+
+def test_a_run_marked_failed_before_its_first_task_is_failed_and_holds_nothing(airflow, job):
+    before = job.record()
+    run = airflow.trigger("cancel_job", {"job": job.name})
+    mark_failed(airflow, run)
+    assert ended(airflow, run).state == "failed"
+    assert states(airflow, run)["finish"] != "success"
+    assert free(job)
+    assert job.record() == before
 
 
 def test_marking_the_run_failed_brings_the_old_version_back(airflow, running):

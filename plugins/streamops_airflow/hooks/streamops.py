@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
 
-from streamops.adapters.kafka import Ledger
+from streamops.adapters.influx import Points
 from streamops.adapters.object_store import ObjectStore
+from streamops.adapters.room import free_bytes
 from streamops.adapters.spark import SparkSubmitter
 from streamops.engine import Engine, Ports
-from streamops.recount import recount_job
 from streamops.settings import Settings
 
 if TYPE_CHECKING:
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from streamops.operations import Owner
     from streamops.records import Offsets
     from streamops.submission import Submission
+
+# A task's log is the operation's audit; what the client says of its connections does not belong there.
+logging.getLogger("kafka").setLevel(logging.WARNING)
 
 S3, SPARK, KAFKA, INFLUX = "streamops_s3", "streamops_spark", "streamops_kafka", "streamops_influx"
 
@@ -79,6 +83,30 @@ class _Submitter:
         return SparkSubmitter(self.settings).room_for(resources)
 
 
+@dataclass(frozen=True)
+class _LateLedger:
+    """The ledger, whose client is loaded when a step asks: most tasks never do, and each starts a new process."""
+
+    settings: Settings
+
+    def beginning_offsets(self, topic: str) -> dict[str, int]:
+        """First offset still kept, by partition."""
+        return self._ask("beginning_offsets", topic)
+
+    def end_offsets(self, topic: str) -> dict[str, int]:
+        """Offset that the next record gets, by partition."""
+        return self._ask("end_offsets", topic)
+
+    def _ask(self, question: str, topic: str) -> dict[str, int]:
+        from streamops.adapters.kafka import Ledger
+
+        ledger = Ledger(self.settings)
+        try:
+            return dict(getattr(ledger, question)(topic))
+        finally:
+            ledger.close()
+
+
 def _no_recount(job: str, since: Offsets | None) -> dict[str, Any]:
     return {"reason": "not asked for"}
 
@@ -132,9 +160,11 @@ class StreamOpsHook(BaseHook):
         ports = Ports(
             store=self.store,
             submitter=_Submitter(self.settings, submit),
-            ledger=Ledger(self.settings),
+            ledger=_LateLedger(self.settings),
             owners=_Owners(finished),
             recount=self._recount if recount else _no_recount,
+            free_bytes=lambda: free_bytes(self.settings),
+            sinks_answer=lambda: Points(self.settings).ping(),
         )
         return Engine(ports, say, at_point)
 
@@ -143,4 +173,6 @@ class StreamOpsHook(BaseHook):
         return self.engine(say=self.log.info, finished=lambda owner: None, submit=_nobody)
 
     def _recount(self, job: str, since: Offsets | None) -> dict[str, Any]:
+        from streamops.recount import recount_job  # loads much that no other task needs
+
         return recount_job(self.settings, self.store, job, since).model_dump(mode="json")

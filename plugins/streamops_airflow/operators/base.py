@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowTaskTerminated
 
-from streamops.errors import ConflictError, LeaseLostError, StreamOpsError, UnreachableError
+from streamops.errors import ConflictError, LeaseLostError, StreamOpsError, UnhealthyError, UnreachableError
 from streamops.operations import Owner, plan
 from streamops_airflow import runs
 from streamops_airflow.hooks.streamops import StreamOpsHook
@@ -27,13 +27,18 @@ _FINISHED = {"success": True, "failed": True, "queued": False, "running": False}
 
 
 @contextmanager
-def plain_errors() -> Iterator[None]:
-    """End the task with the core's one sentence; only errors that may pass are retried."""
+def plain_errors(failed: Callable[[str], None] = lambda reason: None) -> Iterator[None]:
+    """End the task with the core's one sentence; only errors that may pass are retried.
+
+    Args:
+        failed: is told the reason when no other try follows because of it.
+    """
     try:
         yield
     except _MAY_PASS as error:
         raise AirflowException(str(error)) from error
     except StreamOpsError as error:
+        failed(str(error))
         raise AirflowFailException(str(error)) from error
 
 
@@ -101,10 +106,19 @@ class OperationMixin:
         steps = plan(context["dag_run"].dag_id)
         return next((step.name for step in steps if step.task == task and step.waits), None)
 
+    def carried_out(self, context: Context) -> AbstractContextManager[None]:
+        """Errors of the block end the task, and the operation records the reason when nothing is tried again."""
+
+        def failed(reason: str) -> None:
+            with suppress(StreamOpsError):  # the teardowns record it otherwise
+                self.engine(context).fail(*runs.place(context), reason)
+
+        return plain_errors(failed)
+
     def wait(self, context: Context, step: str) -> None:
         """Go on when the step is done; until then, defer. Returns only when it is done already."""
         run = runs.of(context)
-        with plain_errors():
+        with self.carried_out(context):
             engine = self.engine(context)
             operation = engine.find(run.job, run.operation_id)
             if operation is not None and operation.state != "running":
@@ -124,7 +138,8 @@ class OperationMixin:
         """
         self.log.info("%s", event["why"])
         if not event["done"]:
-            raise AirflowFailException(event["why"])
+            with self.carried_out(context):
+                raise UnhealthyError(event["why"])
         return self.after_wait(context)
 
     def after_wait(self, context: Context) -> Any:

@@ -8,7 +8,7 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 
 from streamops_airflow import runs
 from streamops_airflow.hooks.streamops import SPARK
-from streamops_airflow.operators.base import OperationMixin, plain_errors
+from streamops_airflow.operators.base import OperationMixin
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,7 +41,7 @@ class DriverSubmitOperator(OperationMixin, SparkSubmitOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Submit, or adopt what an earlier try submitted; then wait."""
         run = runs.of(context)
-        with plain_errors():
+        with self.carried_out(context):
             facts = dict(self.engine(context).run_task(run.job, run.operation_id, self.task_id))
         context["ti"].xcom_push(key="submitted", value=facts)
         self.wait(context, self.until)

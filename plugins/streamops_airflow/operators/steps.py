@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from streamops.engine import Engine
     from streamops.operations import Operation
 
+HELD = "held_by_another_operation"
+_UNTOLD = "a task ended without a word, or somebody marked the run failed"
+
 
 class StepsOperator(OperationMixin, BaseOperator):
     """Carries out the steps that the plan gives to the task of this name; waits by deferring.
@@ -35,7 +38,7 @@ class StepsOperator(OperationMixin, BaseOperator):
     def after_wait(self, context: Context) -> dict[str, Any]:
         """The steps themselves; a waiting step that is done is only recorded."""
         run = runs.of(context)
-        with plain_errors():
+        with self.carried_out(context):
             return dict(self.engine(context).run_task(run.job, run.operation_id, self.task_id))
 
 
@@ -54,6 +57,7 @@ class BeginOperator(StepsOperator):
                 operation = self.engine(context).begin(run.request, run.owner, run.operation_id)
             except LockedError as error:
                 self.log.warning("Nothing was done. %s", error)
+                context["ti"].xcom_push(key=HELD, value=str(error))
                 raise AirflowSkipException(str(error)) from error
         self.log.info("Operation %s on job %s, asked for by %s", run.operation_id, run.job, run.owner.user)
         facts = super().execute(context)
@@ -70,19 +74,21 @@ class TeardownOperator(OperationMixin, BaseOperator):
     def execute(self, context: Context) -> str:
         """Do this teardown's part."""
         with plain_errors():
-            run = runs.of(context)
+            job, operation_id = runs.place(context)
             engine = self.engine(context)
-            operation = engine.find(run.job, run.operation_id)
-            if operation is None:
-                self.log.info("This run never began an operation on %s; there is nothing to do.", run.job)
-                raise AirflowSkipException
-            said = self.tear_down(engine, operation)
-        self.log.info("%s", said)
-        return said
+            operation = engine.find(job, operation_id)
+            if operation is not None:
+                return self.tear_down(engine, operation)
+            self.never_began(engine, job, operation_id, context)
+        self.log.info("This run never began an operation on %s; there is nothing to do", job)
+        raise AirflowSkipException
 
     def tear_down(self, engine: Engine, operation: Operation) -> str:
         """Do it and say what was done."""
         raise NotImplementedError
+
+    def never_began(self, engine: Engine, job: str, operation_id: str, context: Context) -> None:
+        """What is to do for a run without an operation: mostly nothing."""
 
 
 class RestoreOperator(TeardownOperator):
@@ -91,8 +97,9 @@ class RestoreOperator(TeardownOperator):
     def tear_down(self, engine: Engine, operation: Operation) -> str:
         """The engine knows how far the operation came."""
         if operation.state == "succeeded":
-            return "The operation succeeded; there is nothing to restore."
-        engine.fail(operation.job, operation.id, "a task failed, or somebody marked the run failed")
+            self.log.info("The operation succeeded; there is nothing to restore")
+            return "nothing to restore"
+        engine.fail(operation.job, operation.id, _UNTOLD)
         return engine.undo(operation.job, operation.id)
 
 
@@ -102,18 +109,22 @@ class ReleaseOperator(TeardownOperator):
     def tear_down(self, engine: Engine, operation: Operation) -> str:
         """Record the failure first, so that nobody takes the operation for a running one."""
         if operation.state != "succeeded":
-            engine.fail(operation.job, operation.id, "a task failed, or somebody marked the run failed")
+            engine.fail(operation.job, operation.id, _UNTOLD)
             if undo.route(operation)[1] and operation.state not in OVER:
                 raise AirflowFailException(
                     f"Operation {operation.id} is not taken back yet, so {operation.job} stays locked: the next "
                     f"operation takes it back first, or 'streamops operations abort {operation.id}' does."
                 )
         engine.release(operation.job, operation.id)
-        return f"The operation lock of {operation.job} is free."
+        return "free"
+
+    def never_began(self, engine: Engine, job: str, operation_id: str, context: Context) -> None:
+        """The first task may have ended between taking the lock and writing the operation."""
+        engine.release(job, operation_id)
 
 
 class OutcomeOperator(TeardownOperator):
-    """Fails the run unless its operation succeeded.
+    """Fails the run unless its operation succeeded, or another operation held the job.
 
     Airflow takes a run's state from its last tasks. When somebody marks a run failed, those are *skipped*, and with
     the teardowns successful the run would end green.
@@ -122,7 +133,10 @@ class OutcomeOperator(TeardownOperator):
     def tear_down(self, engine: Engine, operation: Operation) -> str:
         """Say how it ended. Raises AirflowFailException when it did not succeed."""
         if operation.state != "succeeded":
-            raise AirflowFailException(
-                f"Operation {operation.id} on {operation.job} did not succeed: {operation.state}."
-            )
-        return f"Operation {operation.id} on {operation.job} succeeded."
+            raise AirflowFailException(f"Operation {operation.id} is {operation.state}: {operation.reason}")
+        return f"operation {operation.id} succeeded"
+
+    def never_began(self, engine: Engine, job: str, operation_id: str, context: Context) -> None:
+        """Skipped if the job was held by another operation; failed if this run was ended before it began one."""
+        if context["ti"].xcom_pull(task_ids="check", key=HELD) is None:
+            raise AirflowFailException(f"The run ended before it began an operation on {job}.")
