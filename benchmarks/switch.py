@@ -14,6 +14,7 @@ from stack.layout import Layout
 from streamops import artifacts, gap, keys, records
 from streamops.adapters.spark import SparkSubmitter
 from streamops.demo import JOB, until
+from streamops.follow import spans
 from streamops.freshness import longest_pause
 from streamops.operations import Operation
 from streamops.records import Deployment
@@ -133,4 +134,4 @@ def _measured(session: Session, kind: str, found: dict[str, gap.Gap], phases: di
 
 
 def _phases(operation: Operation) -> dict[str, float]:
-    return {name: record.seconds for name, record in operation.steps.items() if record.seconds is not None}
+    return {name: (end - start).total_seconds() for name, (start, end) in spans(operation).items() if end}

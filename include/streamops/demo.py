@@ -21,7 +21,7 @@ from streamops.adapters.dashboard import Dashboard
 from streamops.adapters.kafka import Ledger
 from streamops.adapters.object_store import ObjectStore
 from streamops.errors import NotFoundError, StreamOpsError, UnhealthyError
-from streamops.follow import Runbooks, Show, request
+from streamops.follow import Runbooks, Show, request, spans
 from streamops.freshness import Watcher, latenesses, longest_pause, spread
 from streamops.operations import Operation, plan
 from streamops.records import FINAL, DriverStatus, JobRecord
@@ -310,16 +310,17 @@ def summary(report: dict[str, Any]) -> list[str]:
 
 
 def _steps(operation: Operation) -> list[dict[str, Any]]:
+    when = spans(operation)
     return [
         {
             "name": step.name,
             "task": step.task,
             "title": step.title,
-            "started_ms": _ms(record.started),
-            "ended_ms": _ms(record.finished) if record.finished else None,
+            "started_ms": _ms(when[step.name][0]),
+            "ended_ms": _ms(ended) if (ended := when[step.name][1]) else None,
         }
         for step in plan(operation.request.runbook)
-        if (record := operation.steps.get(step.name))
+        if step.name in when
     ]
 
 

@@ -58,21 +58,44 @@ def view(runbook: str, operation: Operation | None, now: datetime) -> tuple[Step
     if operation is None:
         return tuple(StepView(step.name, step.title, "waiting") for step in plan(runbook))
     failed = operation.state not in ("running", "succeeded")
+    when = spans(operation)
     shown = []
     for step in plan(runbook):
-        record = operation.steps.get(step.name)
-        if record is None:
+        if step.name not in when:
             shown.append(StepView(step.name, step.title, "waiting"))
             continue
-        state: StepState = "done" if record.finished else "failed" if failed else "running"
-        seconds = ((record.finished or now) - record.started).total_seconds()
-        shown.append(StepView(step.name, step.title, state, seconds, facts(record.facts)))
+        began, ended = when[step.name]
+        state: StepState = "done" if ended else "failed" if failed else "running"
+        reported = facts(operation.facts(step.name))
+        shown.append(StepView(step.name, step.title, state, ((ended or now) - began).total_seconds(), reported))
     for name, record in operation.undo.items():
         state = "taken back" if record.finished else "running"
         seconds = ((record.finished or now) - record.started).total_seconds()
         title = f"Take back: {name.replace('_', ' ')}"
         shown.append(StepView(f"undo {name}", title, state, seconds, facts(record.facts)))
     return tuple(shown)
+
+
+def spans(operation: Operation) -> dict[str, tuple[datetime, datetime | None]]:
+    """When each step that has begun did so, and when it ended.
+
+    A step that waits is recorded only once its wait is over: it begins where the step before it ended.
+    """
+    found: dict[str, tuple[datetime, datetime | None]] = {}
+    before: datetime | None = None
+    for step in plan(operation.request.runbook):
+        record = operation.steps.get(step.name)
+        if record is None and not (step.waits and before and operation.state == "running"):
+            break
+        began = before if step.waits and before else record.started if record else None
+        if began is None:
+            break
+        ended = record.finished if record else None
+        found[step.name] = (began, ended)
+        before = ended
+        if ended is None:
+            break
+    return found
 
 
 def facts(reported: dict[str, Any]) -> str:

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from streamops.errors import RefusedError
-from streamops.follow import request, view
+from streamops.follow import request, spans, view
 from streamops.operations import Operation, Owner, StepRecord, plan
 
 T = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -52,3 +52,18 @@ def test_a_request_holds_only_what_was_given():
 def test_a_wrong_request_names_the_field():
     with pytest.raises(RefusedError, match="healthy_timeout_s"):
         request("deploy_job", job="clicks", version="v1", healthy_timeout_s=0)
+
+
+def test_a_waiting_step_counts_from_the_end_of_the_step_before_it():
+    steps = {
+        name: StepRecord(started=T + timedelta(seconds=start), finished=T + timedelta(seconds=end))
+        for name, start, end in (("check", 0, 1), ("reserve", 2, 3), ("submit", 4, 10))
+    }
+    waiting = operation(steps=steps)
+    standby = next(step for step in view("upgrade_job", waiting, T + timedelta(seconds=25)) if step.name == "standby")
+    assert (standby.state, standby.seconds) == ("running", 15.0)
+    over = StepRecord(started=T + timedelta(seconds=30), finished=T + timedelta(seconds=30.1))
+    assert spans(operation(steps={**steps, "standby": over}))["standby"] == (
+        T + timedelta(seconds=10),
+        T + timedelta(seconds=30.1),
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 from collections.abc import Callable
 from dataclasses import asdict, is_dataclass
 from datetime import UTC, datetime
@@ -26,7 +27,8 @@ from streamops.settings import ENV_FILE, Settings
 P = ParamSpec("P")
 R = TypeVar("R")
 
-out = Console(highlight=False, soft_wrap=True)
+# Wider than a narrow terminal, which then wraps: a value that is cut off is of no use.
+out = Console(highlight=False, soft_wrap=True, width=max(160, shutil.get_terminal_size().columns))
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for a script.")]

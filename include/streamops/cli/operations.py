@@ -36,8 +36,10 @@ def list_(
     """List operations, newest last."""
     from streamops.engine import list_operations
 
+    if job is not None:
+        checked("job", job)
     store = console.store()
-    jobs = [checked("job", job)] if job is not None else jobs_in(store)
+    jobs = [job] if job is not None else jobs_in(store)
     found = sorted((item for name in jobs for item in list_operations(store, name)), key=lambda item: item.created)
     if json:
         console.show_json(found)
@@ -59,7 +61,7 @@ def show(operation_id: Id, json: console.Json = False) -> None:
     if json:
         console.show_json(operation)
         return
-    asked = operation.request.model_dump(mode="json", exclude_unset=True, exclude={"runbook"})
+    asked = operation.request.model_dump(mode="json", exclude_defaults=True, exclude={"runbook"})
     console.out.print(f"[bold]{operation.id}[/]: {operation.request.runbook}, {operation.state}")
     console.say(f"asked for: {', '.join(f'{key}={value}' for key, value in asked.items())}")
     console.say(f"owner:     {operation.owner.label()}")
@@ -130,7 +132,8 @@ def engine(settings: Settings, store: ObjectStore) -> Engine:
     Raises:
         UnreachableError: a server that is needed to judge the owner does not answer.
     """
-    from streamops.engine import Engine, Ports
+    from streamops.engine import Engine
+    from streamops.ports import Ports
 
     if not settings.spark_home:
         raise UnreachableError("This host cannot submit drivers (SPARK_HOME is empty); run this where the stack is.")

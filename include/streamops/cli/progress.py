@@ -27,7 +27,8 @@ class Progress:
     def __init__(self, console: Console, live: bool | None = None) -> None:
         self._console = console
         live = console.is_terminal if live is None else live
-        self._live = Live(console=console, auto_refresh=False) if live else None
+        # A live table needs the terminal's true width.
+        self._live = Live(console=Console(highlight=False, stderr=console.stderr), auto_refresh=False) if live else None
         self._known: dict[str, StepState] = {}
 
     def __enter__(self) -> Self:
@@ -41,7 +42,7 @@ class Progress:
 
     def say(self, text: str) -> None:
         """A line above the steps."""
-        self._console.print(escape(text))
+        (self._live.console if self._live else self._console).print(escape(text))
 
     def show(self, steps: tuple[StepView, ...]) -> None:
         """Show the steps as they are now."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_module
+from datetime import datetime
 from typing import Annotated, Any
 
 import typer
@@ -24,8 +25,10 @@ def list_(
     json: console.Json = False,
 ) -> None:
     """List receipts, newest last."""
+    if job is not None:
+        checked("job", job)
     store = console.store()
-    jobs = [checked("job", job)] if job is not None else jobs_in(store)
+    jobs = [job] if job is not None else jobs_in(store)
     found = [receipt for name in jobs for receipt in read_all(store, name)]
     found.sort(key=lambda receipt: str(receipt.get("finished") or ""))
     if json:
@@ -33,8 +36,9 @@ def list_(
         return
     rows = console.table("FINISHED", "JOB", "RUNBOOK", "OUTCOME", "OPERATION")
     for receipt in found:
-        cells = (receipt.get(key) or "-" for key in ("finished", "job", "runbook", "state", "id"))
-        rows.add_row(*(str(cell)[:60] for cell in cells))
+        finished = receipt.get("finished")
+        moment = console.when(datetime.fromisoformat(finished)) if finished else "-"
+        rows.add_row(moment, *(str(receipt.get(key) or "-")[:60] for key in ("job", "runbook", "state", "id")))
     console.out.print(rows)
 
 
