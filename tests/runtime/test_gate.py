@@ -1,0 +1,159 @@
+"""The sink gate: what is written when, and what keeps it from writing."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from datetime import datetime
+
+import pytest
+from pyspark.sql import Row
+
+from streamops.errors import LeaseLostError, StreamOpsError, UnreachableError
+from streamops_runtime.gate import Gate, Mode, StopAtBoundary
+
+
+class Paper:
+    """A sink on paper: keeps what was written, and fails as often as it is told."""
+
+    def __init__(self, failures: int = 0) -> None:
+        self.written: dict[int, list[Row]] = {}
+        self.failures = failures
+        self.tries = 0
+
+    def write(self, rows: Sequence[Row], batch_id: int) -> None:
+        self.tries += 1
+        if self.tries <= self.failures:
+            raise UnreachableError("the sink is away")
+        self.written.setdefault(batch_id, []).extend(rows)
+
+
+def row(second: int) -> Row:
+    return Row(time=datetime(2026, 1, 1, 12, 0, second), value=second)
+
+
+def gate(sink: Paper, **more: object) -> Gate:
+    values = {"check": lambda: None, "stopping": threading.Event(), "time_column": "time"} | more
+    return Gate("stage", [sink], **values)  # type: ignore[arg-type]
+
+
+def lost() -> None:
+    raise LeaseLostError("epoch 1 is over")
+
+
+def test_an_open_gate_writes_each_batch() -> None:
+    sink = Paper()
+    opened = gate(sink)
+    opened.take([row(1), row(2)], 7)
+    assert sink.written == {7: [row(1), row(2)]}
+    assert opened.rows == 2
+
+
+def test_nothing_is_written_or_asked_for_an_empty_batch() -> None:
+    sink = Paper()
+    gate(sink, check=lost).take([], 7)
+    assert sink.tries == 0
+
+
+def test_without_the_lease_nothing_is_written() -> None:
+    sink = Paper()
+    with pytest.raises(LeaseLostError):
+        gate(sink, check=lost).take([row(1)], 7)
+    assert sink.tries == 0
+
+
+def test_a_sink_that_is_away_is_tried_again_until_it_is_back() -> None:
+    sink = Paper(failures=2)
+    opened = gate(sink)
+    opened.take([row(1)], 7)
+    assert (sink.tries, sink.written, opened.waiting_for) == (3, {7: [row(1)]}, "")
+
+
+def test_the_lease_is_checked_before_every_try() -> None:
+    sink, checks = Paper(failures=1), []
+
+    def check() -> None:
+        checks.append(1)
+        if len(checks) == 2:
+            raise LeaseLostError("taken while the sink was away")
+
+    with pytest.raises(LeaseLostError):
+        gate(sink, check=check).take([row(1)], 7)
+    assert sink.written == {}
+
+
+def test_a_sink_that_stays_away_fails_the_batch_after_its_time() -> None:
+    sink = Paper(failures=10**6)
+    with pytest.raises(UnreachableError):
+        gate(sink, retry_for_s=0.3).take([row(1)], 7)
+
+
+def test_what_a_sink_refuses_is_not_tried_again() -> None:
+    class Refusing(Paper):
+        def write(self, rows: Sequence[Row], batch_id: int) -> None:
+            self.tries += 1
+            raise StreamOpsError("no such bucket")
+
+    sink = Refusing()
+    with pytest.raises(StreamOpsError, match="no such bucket"):
+        gate(sink).take([row(1)], 7)
+    assert sink.tries == 1
+
+
+def test_a_stop_ends_the_wait_for_a_sink_at_a_boundary() -> None:
+    stopping = threading.Event()
+
+    class Away(Paper):
+        def write(self, rows: Sequence[Row], batch_id: int) -> None:
+            self.tries += 1
+            stopping.set()
+            raise UnreachableError("the sink is away")
+
+    with pytest.raises(StopAtBoundary):
+        gate(Away(), stopping=stopping).take([row(1)], 7)
+
+
+def test_a_batch_after_the_stop_is_not_even_computed() -> None:
+    stopping = threading.Event()
+    stopping.set()
+
+    class Untouchable:
+        def collect(self) -> None:
+            raise AssertionError("the batch was computed")
+
+    with pytest.raises(StopAtBoundary):
+        gate(Paper(), stopping=stopping)(Untouchable(), 8)  # type: ignore[arg-type]
+
+
+def test_a_shadow_keeps_rows_and_promotion_writes_what_the_old_version_has_not() -> None:
+    sink = Paper()
+    shadow = gate(sink, mode=Mode.SHADOW)
+    shadow.take([row(1), row(2)], 1)
+    shadow.take([row(3)], 2)
+    assert sink.written == {}
+    shadow.promote(row(1).time)
+    assert sink.written == {}  # only at the next boundary
+    shadow.take([row(4)], 3)
+    assert sink.written == {3: [row(2), row(3), row(4)]}
+    assert shadow.mode is Mode.OPEN
+
+
+def test_a_batch_that_a_shadow_runs_again_replaces_its_first_run() -> None:
+    sink = Paper()
+    shadow = gate(sink, mode=Mode.SHADOW)
+    shadow.take([row(1)], 1)
+    shadow.take([row(1)], 1)
+    shadow.promote(None)
+    shadow.take([], 2)
+    assert sink.written == {2: [row(1)]}
+
+
+def test_a_failed_batch_is_remembered_for_the_runner() -> None:
+    class Batch:
+        def collect(self) -> list[Row]:
+            return [row(1)]
+
+    failing = gate(Paper(), check=lost)
+    with pytest.raises(LeaseLostError):
+        failing(Batch(), 1)  # type: ignore[arg-type]
+    assert isinstance(failing.failure, LeaseLostError)
