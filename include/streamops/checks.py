@@ -76,7 +76,7 @@ def _deploy(case: Case) -> dict[str, Any]:
         )
     _settings(version.definition, request.params, request.topics)
     topics = jobs.topics(version.definition, request.topics)
-    _reachable(case.ports, topics)
+    _reachable(case.ports, version.definition, topics)
     source = request.source_snapshot()
     if source is None:
         if not request.from_scratch:
@@ -101,7 +101,7 @@ def _start(case: Case) -> dict[str, Any]:
     deployment = jobs.deployment(case.ports.store, case.job, record.deployment)
     version = artifacts.load_manifest(case.ports.store, case.job, deployment.version)
     topics = jobs.topics(version.definition, deployment.topics)
-    _reachable(case.ports, topics)
+    _reachable(case.ports, version.definition, topics)
     for stage, tail in _positions(case, record, version.definition).items():
         _kept_by_kafka(case, stage, tail.offsets, topics)
     return {"version": deployment.version, "deployment": deployment.number}
@@ -140,7 +140,7 @@ def _upgrade(case: Case) -> dict[str, Any]:
     running = _running_version(case, record)
     _same_partitions(case.ports, case.job, old.version, version.definition)
     topics = jobs.topics(version.definition, {**old.topics, **request.topics})
-    _reachable(case.ports, topics)
+    _reachable(case.ports, version.definition, topics)
     size = 0
     for stage, tail in _tails(case, record, running.definition).items():
         _kept_by_kafka(case, stage, tail.offsets, topics)
@@ -197,9 +197,11 @@ def _settings(definition: Definition, params: Mapping[str, Param], topics: Mappi
             )
 
 
-def _reachable(ports: Ports, topics: Mapping[str, str]) -> None:
+def _reachable(ports: Ports, definition: Definition, topics: Mapping[str, str]) -> None:
     for topic in topics.values():
         ports.ledger.beginning_offsets(topic)
+    if any(sink.influxdb for stage in definition.stages.values() for sink in stage.sinks):
+        ports.sinks_answer()
 
 
 def _same_partitions(ports: Ports, job: str, version: str, new: Definition) -> None:

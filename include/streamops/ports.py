@@ -44,7 +44,8 @@ class OwnersPort(Protocol):
 class Ports:
     """Everything that an engine acts through.
 
-    ``free_bytes`` tells how much room the object store has, where that can be known. ``adopt_wait_s`` is how long a
+    ``free_bytes`` tells how much room the object store has, where that can be known; ``sinks_answer`` raises
+    UnreachableError when results could not be written now. ``adopt_wait_s`` is how long a
     retried submission waits for the driver that an earlier try may have started.
     """
 
@@ -54,5 +55,6 @@ class Ports:
     owners: OwnersPort
     recount: Callable[[str, Offsets | None], dict[str, Any]]
     free_bytes: Callable[[], int | None] = lambda: None
+    sinks_answer: Callable[[], None] = lambda: None
     adopt_wait_s: float = 40.0
     look_s: float = 0.25

@@ -57,6 +57,13 @@ class Points:
         self._writer.close()  # type: ignore[no-untyped-call]
         self._client.close()  # type: ignore[no-untyped-call]
 
+    def ping(self) -> None:
+        """Make sure that InfluxDB answers at all."""
+        try:
+            self._client.api_client.call_api("/ping", "GET", _preload_content=False)  # type: ignore[no-untyped-call]
+        except (ApiException, urllib3.exceptions.HTTPError, OSError) as error:
+            raise self._translated(error, "a ping") from error
+
     def write_lines(self, lines: bytes | Iterable[str]) -> None:
         """Write line protocol with times in milliseconds; a point that is there already is overwritten."""
         body = lines if isinstance(lines, bytes) else "\n".join(lines).encode()
