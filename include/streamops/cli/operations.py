@@ -8,16 +8,13 @@ import typer
 
 from streamops import keys, records
 from streamops.adapters.airflow import Airflow
-from streamops.adapters.kafka import Ledger
 from streamops.adapters.object_store import ObjectStore
-from streamops.adapters.spark import SparkSubmitter
 from streamops.cli import console
 from streamops.cli.jobs import jobs_in
 from streamops.errors import NotFoundError, UnreachableError
 from streamops.follow import view
 from streamops.names import checked
 from streamops.operations import Operation, Owner
-from streamops.recount import recount_job
 from streamops.settings import Settings
 
 if TYPE_CHECKING:
@@ -133,15 +130,9 @@ def engine(settings: Settings, store: ObjectStore) -> Engine:
         UnreachableError: a server that is needed to judge the owner does not answer.
     """
     from streamops.engine import Engine
-    from streamops.ports import Ports
+    from streamops.local import local_ports
 
     if not settings.spark_home:
         raise UnreachableError("This host cannot submit drivers (SPARK_HOME is empty); run this where the stack is.")
-    ports = Ports(
-        store=store,
-        submitter=SparkSubmitter(settings),
-        ledger=Ledger(settings),
-        owners=Owners(settings),
-        recount=lambda job, since: recount_job(settings, store, job, since).model_dump(mode="json"),
-    )
+    ports = local_ports(settings, Owners(settings), store)
     return Engine(ports, console.say, lambda step, when: None)
