@@ -226,6 +226,7 @@ class Demo:
             seen[0].window_end_ms if seen else switch, switch - int(self.options.traffic_before_s * 1000) - 30_000
         )
         last = max((point.window_end_ms for point in seen), default=switch)
+        begun = switch - 15_000  # new stages start at the snapshot, whose windows end before the switch
         late = latenesses(seen)
         steady = [value for at, value in late if not switch - AROUND_S * 1000 <= at <= back + AROUND_S * 1000]
         name = operation.request.snapshot or ""
@@ -266,8 +267,8 @@ class Demo:
             "lateness": (found := spread(steady)) and vars(found),
             "series": {
                 "avg_1s": {name: dashboard.series("avg_1s", first, last + 1, name) for name in SYMBOLS},
-                "avg_1m": {name: dashboard.series("avg_1m", switch, last + 1, name) for name in SYMBOLS},
-                "vol_1s": dashboard.series("vol_1s", switch, last + 1),
+                "avg_1m": {name: dashboard.series("avg_1m", begun, last + 1, name) for name in SYMBOLS},
+                "vol_1s": dashboard.series("vol_1s", begun, last + 1),
                 "lateness": late,
             },
         }

@@ -1,0 +1,61 @@
+"""The demo, with short traffic, twice on the same stack: the second time finds v2 running and goes back first."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stack import lifecycle
+from streamops.adapters.airflow import Airflow
+from streamops.adapters.object_store import ObjectStore
+from streamops.cli.story import start_stack
+from streamops.demo import JOB, MEASUREMENTS, RATE, Demo, Options, summary, write
+from streamops.follow import Runbooks, request
+from streamops.settings import Settings
+
+
+@pytest.fixture
+def traffic(stack: Settings) -> Iterator[Settings]:
+    """Trades at the demo's rate; afterwards the generator and the job are stopped."""
+    try:
+        yield start_stack()
+    finally:
+        lifecycle.generator_stop()
+        with Airflow(stack) as airflow:
+            Runbooks(airflow, ObjectStore(stack)).run(request("cancel_job", job=JOB), lambda steps: None)
+
+
+def told(settings: Settings, directory: Path) -> tuple[dict, list[str]]:
+    lines: list[str] = []
+    options = Options(traffic_before_s=8, traffic_after_s=20, report=directory)
+    report = Demo(settings, options, lines.append, lambda: lambda steps: None).tell()
+    data, page = write(report, directory)
+    assert json.loads(data.read_text()) == json.loads(json.dumps(report))
+    assert report["upgrade"]["snapshot"] in page.read_text()
+    return report, lines
+
+
+@pytest.mark.stack
+@pytest.mark.timeout(1800)
+def test_the_demo_tells_its_story_and_can_tell_it_again(traffic: Settings, tmp_path: Path) -> None:
+    report, _ = told(traffic, tmp_path / "first")
+    assert report["recount"]["clean"], report["recount"]
+    assert {item["measurement"] for item in report["recount"]["measurements"]} == set(MEASUREMENTS)
+    assert all(item["expected"] > 0 for item in report["recount"]["measurements"])
+    assert report["rate"]["reached"] > 0.9 * RATE
+    upgrade = report["upgrade"]
+    assert (upgrade["from"], upgrade["to"], upgrade["snapshot"]) == ("v1", "v2", "SavePoint1")
+    assert upgrade["snapshot_bytes"] > 0
+    assert upgrade["gaps"]["avg_1s"]["seconds"] > 0
+    assert upgrade["gaps"]["avg_1m"]["last"] is None  # new: nothing committed before
+    assert upgrade["longest_pause_s"] > 0
+    assert {"await_stop", "export_and_restore", "hand_over"} <= {step["name"] for step in upgrade["steps"]}
+    assert all(report["series"]["avg_1s"][symbol] for symbol in ("AAPL", "MSFT", "AMZN"))
+    assert report["series"]["vol_1s"][0][0] >= upgrade["switch_ms"] - 60_000
+    assert any("CLEAN" in line for line in summary(report))
+
+    again, lines = told(traffic, tmp_path / "again")
+    assert again["upgrade"]["snapshot"] == "SavePoint1-2"
+    assert any("go back to v1" in line for line in lines)
+    assert again["recount"]["clean"], again["recount"]
