@@ -1,8 +1,14 @@
 """The runbooks as Airflow reads them."""
 
 import importlib
+import json
+import os
 import re
+import shutil
 import socket
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from airflow.dag_processing.dagbag import DagBag
@@ -115,11 +121,27 @@ def test_every_waiting_step_has_a_task_that_defers(dags, runbook):
             assert hasattr(dags[runbook].get_task(step.task), "wait")
 
 
-def test_the_package_is_hidden_from_airflows_import_by_file_stem():
-    ignored = (REPOSITORY / "plugins" / ".airflowignore").read_text().split("\n")
-    packages = [path.name for path in (REPOSITORY / "plugins").iterdir() if (path / "__init__.py").is_file()]
-    assert packages
-    assert set(packages) <= set(ignored)
+LOAD_PLUGINS = """
+import json, sys
+from airflow.plugins_manager import ensure_plugins_loaded
+ensure_plugins_loaded()
+print(json.dumps([name for name in sys.modules if name in sys.argv[1:]]))
+"""
+
+
+def loaded_by_stem(plugins: Path) -> list[str]:
+    """The package's modules that Airflow imports a second time, under their file's name."""
+    stems = [path.stem for path in plugins.rglob("*.py") if path.stem != "__init__"]
+    environment = os.environ | {"AIRFLOW__CORE__PLUGINS_FOLDER": str(plugins)}
+    command = [sys.executable, "-c", LOAD_PLUGINS, *stems]
+    output = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+    return json.loads(output.strip().splitlines()[-1])
+
+
+def test_the_ignore_file_keeps_airflow_from_importing_the_package_twice(tmp_path):
+    assert loaded_by_stem(REPOSITORY / "plugins") == []
+    shutil.copytree(REPOSITORY / "plugins" / "streamops_airflow", tmp_path / "streamops_airflow")
+    assert "forms" in loaded_by_stem(tmp_path)  # without the file it would
 
 
 def test_a_runbook_file_is_wiring_only():
