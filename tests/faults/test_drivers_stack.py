@@ -1,0 +1,112 @@
+"""Faults 10 and 12: a driver dies, or wakes up after another one has taken its place."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import signal
+import time
+import uuid
+
+import psutil
+import pytest
+
+from fresh_job import wait_for
+from streamops import artifacts, jobs, keys, leases, records
+from streamops.errors import UnhealthyError
+from streamops.records import Control, State
+from streamops.submission import Submission
+from support import drivers, invariant, mark, of_launch, works_again
+
+pytestmark = [pytest.mark.stack, pytest.mark.faults]
+
+
+def test_a_killed_driver_is_back_by_itself(job, seed, recovered):
+    start = mark(job)
+    victims = drivers(job.name)
+    assert len(victims) == 2, [item.info for item in victims]  # the JVM and its Python
+    random.Random(seed).shuffle(victims)
+    began = time.monotonic()
+    for victim in victims:
+        with contextlib.suppress(psutil.NoSuchProcess):  # one may take the other with it
+            victim.kill()
+    wait_for(lambda: works_again(job, start.epoch), 90, "a new driver at work")
+    assert recovered(began) < 30 * slowness()
+    invariant(job, start)
+
+
+def test_half_a_driver_is_a_dead_driver(job, seed, recovered):
+    """Either half alone ends the other, so that nothing stays behind that holds cores or could write."""
+    start = mark(job)
+    victims = drivers(job.name)
+    began = time.monotonic()
+    random.Random(seed).choice(victims).kill()
+    wait_for(lambda: works_again(job, start.epoch), 90, "a new driver at work")
+    recovered(began)
+    assert not [item for item in victims if item.is_running() and item.status() != psutil.STATUS_ZOMBIE]
+    invariant(job, start)
+
+
+@pytest.mark.parametrize("told", [False, True], ids=["record-changed", "cancelled-and-started"])
+def test_a_paused_driver_that_wakes_up_after_a_takeover_does_not_write(job, operator, told, recovered):
+    start = mark(job)
+    old = job.record()
+    before = jobs.status(job.store, job.name, old.launch)
+    paused = of_launch(job.name, old.launch)
+    assert len(paused) == 2
+    for process in paused:
+        process.send_signal(signal.SIGSTOP)
+    began = time.monotonic()
+    try:
+        if told:
+            with pytest.raises(UnhealthyError, match="took longer"):
+                operator.run("cancel_job", job.name, stop_timeout_s=5)
+            assert job.record().desired == "stopped"
+            operator.run("start_job", job.name)
+        else:
+            take_over(job, operator)
+        wait_for(lambda: works_again(job, start.epoch), 120, "the new driver at work")
+        recovered(began)
+        held = jobs.lease(job.store, job.name)
+        batch = job.status().stages["avg_1s"].batch_id
+    finally:
+        for process in paused:
+            process.send_signal(signal.SIGCONT)
+    wait_for(lambda: not any(alive(item) for item in paused), 90, "the end of the old driver")
+    final = jobs.status(job.store, job.name, old.launch)
+    assert final.state == State.STOPPED, final
+    assert (final.holder, final.epoch) == (before.holder, before.epoch)
+    assert told or "holds the lease" in final.reason or "over" in final.reason, final.reason
+    # The new driver was not disturbed: same lease, and it goes on.
+    now = jobs.lease(job.store, job.name)
+    assert (now.epoch, now.holder) == (held.epoch, held.holder)
+    wait_for(lambda: job.status().stages["avg_1s"].batch_id > batch + 2, 30, "more batches of the new driver")
+    invariant(job, start)
+    assert not of_launch(job.name, old.launch)  # ended with 0: the master does not start it again
+
+
+def take_over(job, operator) -> None:
+    """What a failover does: a higher epoch for a new launch of the same deployment, without a word to the old one."""
+    record = job.record()
+    launch = f"takeover-{uuid.uuid4().hex[:8]}"
+    deployment = jobs.deployment(job.store, job.name, record.deployment)
+    version = artifacts.load_manifest(job.store, job.name, deployment.version)
+    records.write(job.store, keys.control(job.name, launch), Control(command="run"), new=True)
+    jobs.change(job.store, job.name, {"launch": launch, "changed_by": launch})
+    leases.grant(job.store, job.name, launch, record.deployment)
+    operator.ports().submitter.submit(
+        Submission(
+            job.name, deployment.version, deployment.number, launch, deployment.artifact_sha256,
+            deployment.runtime_sha256, version.definition.resources, dict(version.definition.spark),
+        )
+    )  # fmt: skip
+
+
+def alive(process: psutil.Process) -> bool:
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+
+
+def slowness() -> float:
+    """How much longer than promised this machine may take: it runs others' work as well."""
+    load = psutil.getloadavg()[0] / (psutil.cpu_count() or 1)
+    return max(1.0, min(3.0, load))

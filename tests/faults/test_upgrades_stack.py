@@ -1,0 +1,155 @@
+"""Faults 1 to 7 and 18: an upgrade that is killed anywhere, triggered twice, or whose new version does not work.
+
+The kill points come from the plan; the whole list is run by ``make test-faults``, two of it by ``make test``.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+import uuid
+
+import pytest
+
+from fresh_job import wait_for
+from streamops import keys, snapshots
+from streamops.adapters.object_store import Copied, ObjectStore
+from streamops.errors import LockedError, UnhealthyError
+from streamops.operations import plan
+from streamops.settings import Settings
+from support import Killed, invariant, mark, pythons, works_again
+
+pytestmark = [pytest.mark.stack, pytest.mark.faults]
+
+COPYING = ("export_and_restore", "copying")
+POINTS = [(step.name, when) for step in plan("upgrade_job") for when in ("before", "after")]
+POINTS.insert(POINTS.index(("export_and_restore", "after")), COPYING)
+# Those of the issue's faults 1 to 6, in their order.
+FAULTS = [
+    ("request_stop", "before"),
+    ("request_stop", "after"),
+    ("await_stop", "after"),
+    COPYING,
+    ("commit_manifest", "after"),
+    ("submit", "after"),
+]
+assert set(FAULTS) <= set(POINTS)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "point" in metafunc.fixturenames:
+        seeds = metafunc.config.getoption("--seeds")
+        chosen = POINTS if seeds > 1 else [COPYING, random.Random(seeds).choice(sorted(set(FAULTS) - {COPYING}))]
+        metafunc.parametrize("point", chosen, ids=["-".join(point) for point in chosen])
+
+
+class DyingStore(ObjectStore):
+    """The process dies in the middle of copying."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings)
+        self.copies = 0
+
+    def copy(self, source: str, target: str, source_version: str | None = None) -> Copied:
+        self.copies += 1
+        if self.copies > 7:
+            raise Killed(f"copying {source}")
+        return super().copy(source, target, source_version)
+
+
+def next_version(job) -> str:
+    return "v2" if job.record().version == "v1" else "v1"
+
+
+def test_an_upgrade_killed_anywhere_is_finished_by_a_retry(job, operator, point, recovered):
+    start = mark(job)
+    old, wanted = job.record(), next_version(job)
+    name = f"at-{point[0].replace('_', '-')}-{uuid.uuid4().hex[:4]}"
+    request, owner, operation = operator.request("upgrade_job", job.name, version=wanted, snapshot=name)
+
+    def at_point(step: str, when: str) -> None:
+        if (step, when) == point:
+            raise Killed(f"{when} {step}")
+
+    changes = {"store": DyingStore(job.settings)} if point == COPYING else {}
+    with pytest.raises(Killed):
+        operator.engine(at_point, **changes).run(request, owner, operation)
+    began = time.monotonic()
+    steps = [step.name for step in plan("upgrade_job")]
+    reached = steps.index(point[0])
+    if reached < steps.index("request_stop") or point == ("request_stop", "before"):
+        assert job.runs(old.version)  # nobody asked it to stop
+        assert (job.record().launch, job.record().version) == (old.launch, old.version)
+    if reached < steps.index("commit_manifest"):
+        assert snapshots.find(job.store, job.name, name) is None  # a partial snapshot is invisible
+    if reached < steps.index("finish"):
+        # Its owner lives as far as anybody knows: nobody else may act meanwhile.
+        with pytest.raises(LockedError, match=owner.run_id):
+            operator.run("cancel_job", job.name)
+
+    done = operator.engine().run(request, owner, operation)  # another try of the same DAG run
+    recovered(began)
+    assert done.state == "succeeded"
+    record = job.record()
+    assert (record.version, record.launch) == (wanted, operation)
+    assert record.deployment == old.deployment + 1 or record.deployment == old.last_deployment + 1
+    assert [name for name, found in done.steps.items() if found.finished is None] == []
+    manifest = snapshots.load(job.store, job.name, name)
+    assert manifest.deployment == old.deployment
+    kept = {item.attempt for item in snapshots.list(job.store, job.name)}
+    root = f"snapshots/{job.name}/data/"
+    assert {prefix.removeprefix(root).rstrip("/") for prefix in job.store.prefixes(root)} <= kept
+    assert job.store.get(keys.receipt(job.name, operation)).body
+    invariant(job, start)
+
+
+def test_the_same_upgrade_begun_twice_is_done_once(job, operator):
+    start = mark(job)
+    wanted = next_version(job)
+    first, owner, one = operator.request("upgrade_job", job.name, version=wanted)
+    second, rival, two = operator.request("upgrade_job", job.name, version=wanted)
+    engine = operator.engine()
+    engine.begin(first, owner, one)
+    before = {info.key: info.etag for info in job.store.list(f"jobs/{job.name}/") if is_settled(info.key)}
+    with pytest.raises(LockedError, match=owner.run_id) as refused:
+        operator.engine().run(second, rival, two)
+    assert one in str(refused.value)
+    after = {info.key: info.etag for info in job.store.list(f"jobs/{job.name}/") if is_settled(info.key)}
+    assert after == before
+    assert engine.find(job.name, two) is None
+    done = operator.engine().run(first, owner, one)
+    assert done.state == "succeeded"
+    assert job.record().version == wanted
+    invariant(job, start)
+
+
+def is_settled(key: str) -> bool:
+    """Not among what a running driver writes all the time."""
+    return not key.endswith(("/status.json", "/lease.json"))
+
+
+def test_a_version_that_dies_on_its_first_batch_gives_way_to_the_old_one(job, operator, recovered):
+    start = mark(job)
+    old = job.record()
+    began = time.monotonic()
+    request, owner, operation = operator.request(
+        "upgrade_job",
+        job.name,
+        version="broken",
+        snapshot=f"before-broken-{uuid.uuid4().hex[:4]}",
+        healthy_timeout_s=40,
+    )
+    with pytest.raises(UnhealthyError, match="Health"):
+        operator.engine().run(request, owner, operation)
+    found = operator.engine().find(job.name, operation)
+    assert found.state == "undone"
+    assert found.reason
+    assert "restore" in found.undo
+    record = job.record()
+    assert (record.desired, record.version) == ("running", old.version)
+    assert record.deployment == old.last_deployment + 2  # restored from the snapshot, beside the failed one
+    wait_for(lambda: works_again(job, start.epoch), 60, "the old version at work")
+    recovered(began)
+    wait_for(lambda: len(pythons(job.name)) == 1, 60, "the end of the broken driver")
+    assert '"undone"' in job.store.get(keys.receipt(job.name, operation)).body.decode()
+    invariant(job, start)

@@ -1,0 +1,185 @@
+"""What fault tests share: engines in this process, the processes of a driver, the invariant, and the servers."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import psutil
+
+from fresh_job import FreshJob, wait_for
+from stack import ready, supervision
+from stack.layout import Layout
+from streamops import jobs, keys, locks, records, snapshots
+from streamops.adapters.supervisor import Supervisor
+from streamops.engine import Engine
+from streamops.local import local_ports
+from streamops.operations import Operation, Owner, Request
+from streamops.ports import Ports
+from streamops.records import FINAL, DriverStatus, Offsets
+from streamops.recount import recount_job
+from streamops.recount_report import Report
+from streamops.settings import Settings
+
+READY: dict[str, Callable[[Layout], str]] = {"kafka": ready.kafka, "minio": ready.minio, "influxd": ready.influxd}
+
+
+class Killed(BaseException):
+    """The process that carries out an operation is gone: nothing of it may run any more, no handler either."""
+
+
+class Owners:
+    """Stands for Airflow's word on DAG runs: a run lives until the test ends it."""
+
+    def __init__(self) -> None:
+        self.dead: set[str] = set()
+
+    def finished(self, owner: Owner) -> bool | None:
+        return owner.run_id in self.dead
+
+
+@dataclass
+class Operator:
+    """Runs operations in this process, on the real servers."""
+
+    settings: Settings
+    owners: Owners = field(default_factory=Owners)
+    said: list[str] = field(default_factory=list)
+
+    def ports(self, **changes: Any) -> Ports:
+        return replace(local_ports(self.settings, self.owners), adopt_wait_s=60.0, **changes)
+
+    def engine(self, at_point: Callable[[str, str], None] = lambda step, when: None, **changes: Any) -> Engine:
+        return Engine(self.ports(**changes), self._say, at_point)
+
+    def run(self, runbook: str, job: str, **values: Any) -> Operation:
+        """One operation to its end, as a DAG run of its own."""
+        request, owner, name = self.request(runbook, job, **values)
+        return self.engine().run(request, owner, name)
+
+    def request(self, runbook: str, job: str, **values: Any) -> tuple[Request, Owner, str]:
+        name = f"{runbook.split('_')[0]}-{uuid.uuid4().hex[:8]}"
+        request = Request.model_validate({"runbook": runbook, "job": job, **values})
+        return request, Owner(kind="airflow", dag_id=runbook, run_id=name, user="tester"), name
+
+    def _say(self, line: str) -> None:
+        self.said.append(line)
+        print(f"{time.strftime('%H:%M:%S')} {line}", flush=True)
+
+
+def drivers(job: str) -> list[psutil.Process]:
+    """The JVM and the Python process of every driver of a job, standbys included."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        line = process.info["cmdline"] or []
+        if any(a == "--job" and b == job for a, b in itertools.pairwise(line)):
+            found.append(process)
+    return found
+
+
+def pythons(job: str, launch: str | None = None) -> list[psutil.Process]:
+    """The Python half of the drivers: one for each."""
+    found = [item for item in drivers(job) if any(part.endswith("bootstrap.py") for part in item.info["cmdline"][:3])]
+    return [item for item in found if launch is None or launch in item.info["cmdline"]]
+
+
+def of_launch(job: str, launch: str) -> list[psutil.Process]:
+    """All processes of one launch's driver."""
+    return [item for item in drivers(job) if launch in item.info["cmdline"]]
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Where a test began: the recount of its part starts here."""
+
+    since: Offsets
+    epoch: int
+    launch: str
+    began: float
+
+
+def mark(job: FreshJob) -> Mark:
+    """The present, after the job has read up to it."""
+    end = job.end()
+    job.caught_up(120)
+    lease = jobs.lease(job.store, job.name)
+    assert lease is not None
+    return Mark({"trades": {"0": end}}, lease.epoch, lease.launch, time.monotonic())
+
+
+def works_again(job: FreshJob, epoch_above: int = -1) -> bool:
+    """The driver named in the record holds the lease, in a new epoch if asked, and commits."""
+    status, lease, record = job.status(), jobs.lease(job.store, job.name), job.record()
+    if status is None or lease is None or record.version is None:
+        return False
+    held = lease.holder is not None and lease.holder == status.holder and lease.launch == record.launch
+    return held and lease.epoch > epoch_above and job.runs(record.version) and working(status)
+
+
+def working(status: DriverStatus) -> bool:
+    return bool(status.stages) and all(stage.commits > 0 for stage in status.stages.values())
+
+
+def invariant(job: FreshJob, start: Mark, seconds: float = 120) -> Report:
+    """Invariant I: every event counted once, one driver at most, a true record, the last snapshot intact."""
+    wait_for(lambda: works_again(job), seconds, f"{job.name} working")
+    job.caught_up(seconds)
+    report = recount_job(job.settings, job.store, job.name, since=start.since)
+    assert report.clean, (report.reason, [item.examples for item in report.measurements])
+    wait_for(lambda: len(pythons(job.name)) == 1, 60, "one driver only")
+    record, status, lease = job.record(), job.status(), jobs.lease(job.store, job.name)
+    assert status is not None
+    assert lease is not None
+    assert (record.desired, record.standby) == ("running", None)
+    assert (lease.launch, lease.holder) == (record.launch, status.holder)
+    assert status.deployment == record.deployment
+    for other in launches(job):
+        assert other.launch == record.launch or other.state in FINAL or silent(other), other
+    lock = locks.read(job.store, job.name)
+    assert lock is None or lock.value.operation is None, lock
+    for manifest in snapshots.list(job.store, job.name)[-1:]:
+        snapshots.verify(job.store, manifest)
+    return report
+
+
+def launches(job: FreshJob) -> list[DriverStatus]:
+    """What every driver of the job said last."""
+    prefix = f"jobs/{job.name}/launches/"
+    named = [entry.removeprefix(prefix).rstrip("/") for entry in job.store.prefixes(prefix)]
+    found = [records.read(job.store, keys.status(job.name, launch), DriverStatus) for launch in named]
+    return [item.value for item in found if item]
+
+
+def silent(status: DriverStatus) -> bool:
+    return (records.now() - status.updated).total_seconds() > 15
+
+
+class Servers:
+    """The stack's servers, to be stopped, killed and waited for."""
+
+    def __init__(self) -> None:
+        self.layout = Layout.find(os.environ["STREAMOPS_HOME"])
+
+    @property
+    def supervisor(self) -> Supervisor:
+        return supervision.connect(self.layout)
+
+    def stop(self, name: str) -> None:
+        self.supervisor.stop(name)
+
+    def start(self, name: str) -> None:
+        """Start and wait until the server answers."""
+        self.supervisor.start(name)
+        ready.wait(name, READY[name], self.layout, 120)
+
+    def kill(self, name: str) -> None:
+        """kill -9; comes back by its supervisor."""
+        before = self.supervisor.program(name).pid
+        self.supervisor.signal(name, "KILL")
+        wait_for(lambda: self.supervisor.program(name).pid not in (0, before), 60, f"a new {name}")
+        ready.wait(name, READY[name], self.layout, 120)
