@@ -11,7 +11,7 @@ T = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 def stage(offset: int, *, at: float = 0.0, **more) -> StageStatus:
-    values = {"offsets": {"trades": {"0": offset}}, "last_commit": T + timedelta(seconds=at), "batch_ms": 700}
+    values = {"offsets": {"trades": {"0": offset}}, "last_commit": T + timedelta(seconds=at), "commits": 1}
     rates = {"input_rate": 10_000.0, "processed_rate": 20_000.0}
     return StageStatus(**(values | rates | more))
 
@@ -87,3 +87,10 @@ def test_a_silent_driver_is_pointed_out():
 @pytest.mark.parametrize(("state", "word"), [(State.FAILED, "works"), (State.STOPPED, "streamops start j")])
 def test_an_ended_driver_has_its_next_step(state, word):
     assert word in advise(look(100, state=state)).next_step
+
+
+def test_a_driver_that_has_not_committed_is_waited_for_and_not_called_fast():
+    found = advise(look(100, state=State.STARTING, a=StageStatus(), b=stage(50)))
+    assert found.limiting is None
+    assert "first batch" in found.next_step
+    assert "a has not committed" in found.reasons[0]

@@ -79,6 +79,9 @@ def advise(look: Look, earlier: Look | None = None) -> Advice:
         )
     if not status.stages:
         return Advice(None, (), "Wait for the first batch.", (f"The driver is {status.state} and has no stage yet.",))
+    if new := [name for name, stage in sorted(status.stages.items()) if not (stage.commits or stage.quiet)]:
+        reason = f"The driver is {status.state}; {', '.join(new)} has not committed anything yet."
+        return Advice(None, (), "Wait for the first batch of every stage.", (reason,))
     usable = earlier if earlier and earlier.status.holder == status.holder else None
     flows = tuple(_flow(name, stage, look, usable) for name, stage in sorted(status.stages.items()))
     limiting = max(flows, key=lambda flow: (flow.lag > flow.rate_in * LATE_S, flow.busy, flow.lag))
