@@ -202,10 +202,14 @@ class Runbooks:
             if task.state == "failed" and task.task_id != "outcome":
                 why = self.airflow.error(run.dag_id, run.run_id, task.task_id, task.tries)
                 after = _afterwards(operation)
-                return StreamOpsError(f"{why or f'Task {task.task_id} failed.'}{after} {where}.")
+                return StreamOpsError(f"{_sentence(why or f'Task {task.task_id} failed')}{after} {where}.")
         if operation is None:
             return NotFoundError(f"The run ended {run.state} without an operation. {where}.")
-        return StreamOpsError(f"{operation.reason or f'The operation ended {operation.state}.'} {where}.")
+        return StreamOpsError(f"{_sentence(operation.reason or f'The operation ended {operation.state}')} {where}.")
+
+
+def _sentence(text: str) -> str:
+    return f"{text.strip().rstrip('.')}."
 
 
 def _afterwards(operation: Operation | None) -> str:
