@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from fakes.fixtures import bucket, object_store_server, rig  # noqa: F401
 from streamops.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[1]

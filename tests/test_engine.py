@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from fakes.fixtures import bucket, object_store_server, rig  # noqa: F401
 from fakes.rig import JOB, Rig
 from streamops import jobs, receipts, snapshots
 from streamops.engine import list_operations

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import io
 import json
-import sys
 import time
 import uuid
 import zipfile
@@ -18,7 +17,7 @@ from pathlib import Path
 from streamops import artifacts, checkpoints, jobs, keys, leases
 from streamops.adapters.object_store import ObjectStore
 from streamops.errors import LeaseLostError, UnhealthyError
-from streamops.records import Control, DriverStatus, State, StageStatus, now, read, write
+from streamops.records import Control, DriverStatus, StageStatus, State, now, read, write
 from streamops.settings import Settings
 
 WINDOW = 10
@@ -188,6 +187,6 @@ class Driver:
         self.publish(State.STOPPED, "asked to stop", stages={stage.name: stage.status() for stage in stages})
 
 
-if __name__ == "__main__":
-    env, job, launch, number, began, behaviour = sys.argv[1:]
-    Driver(Settings.load(Path(env)), job, launch, int(number), float(began), behaviour).run()
+def main(env: str, job: str, launch: str, number: int, began: float, behaviour: str) -> None:
+    """One driver process."""
+    Driver(Settings.load(Path(env)), job, launch, number, began, behaviour).run()

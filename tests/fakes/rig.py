@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
+import multiprocessing
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+from fakes import driver
 from fakes.driver import WINDOW, point_key
 from streamops import jobs, keys, records
 from streamops.adapters.object_store import ObjectStore
@@ -24,7 +24,9 @@ from streamops.settings import Settings
 from streamops.submission import Submission
 
 JOB = "sums"
-TESTS = Path(__file__).resolve().parents[1]
+# Drivers are processes of their own, but need not import everything anew.
+_CONTEXT = multiprocessing.get_context("forkserver")
+_CONTEXT.set_forkserver_preload(["fakes.driver"])
 
 
 class Killed(BaseException):
@@ -50,15 +52,20 @@ class Cluster:
     began: float
     behaviour: dict[str, str] = field(default_factory=dict)  # by version
     room: bool = True
-    processes: list[tuple[str, subprocess.Popen]] = field(default_factory=list)
+    processes: list[tuple[str, BaseProcess]] = field(default_factory=list)
 
     def submit(self, submission: Submission) -> str:
         how = self.behaviour.get(submission.version, "good")
-        command = [sys.executable, "-m", "fakes.driver", str(self.directory / "node.env"), submission.job]
-        command += [submission.launch, str(submission.deployment), str(self.began), how]
-        environment = {**os.environ, "PYTHONPATH": f"{TESTS}:{TESTS.parent / 'include'}"}
-        log = (self.directory / f"driver-{len(self.processes)}.log").open("w")
-        process = subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
+        args = (
+            str(self.directory / "node.env"),
+            submission.job,
+            submission.launch,
+            submission.deployment,
+            self.began,
+            how,
+        )
+        process = _CONTEXT.Process(target=driver.main, args=args, daemon=True)
+        process.start()
         self.processes.append((submission.launch, process))
         return f"driver-{len(self.processes)}"
 
@@ -66,12 +73,12 @@ class Cluster:
         return self.room
 
     def alive(self) -> list[str]:
-        return [launch for launch, process in self.processes if process.poll() is None]
+        return [launch for launch, process in self.processes if process.is_alive()]
 
     def end(self) -> None:
         for _, process in self.processes:
             process.kill()
-            process.wait(30)
+            process.join(30)
 
 
 @dataclass

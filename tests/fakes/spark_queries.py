@@ -1,0 +1,99 @@
+"""Two stateful queries on real Spark, over a source whose rows are known in advance: ``CHECKPOINTS OUT LAST``.
+
+Rows come 50 a batch, batch ``k`` at second ``0.3 * k``, values counting up. Each query writes what it emits in batch
+``n`` to ``OUT/QUERY/n.json``. The process kills itself inside batch LAST of each query, after planning it and before
+its commit: what a crash leaves behind. Connection settings come from the environment.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+ROWS, STEP_MS = 50, 300
+CONF = {
+    "spark.ui.enabled": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.hadoop.fs.s3a.path.style.access": "true",
+    "spark.hadoop.fs.s3a.connection.ssl.enabled": "false",
+    "spark.hadoop.fs.s3a.endpoint.region": "us-east-1",
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.internal.io.cloud.AbortableStreamBasedCheckpointFileManager"
+    ),
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
+    "spark.sql.streaming.stateStore.maintenanceInterval": "1s",
+    "spark.sql.streaming.stateStore.minDeltasForSnapshot": "4",
+    "spark.sql.streaming.queryEvolution.enableSourceEvolution": "true",
+    "spark.sql.streaming.offsetLog.formatVersion": "2",
+}
+
+
+def expected(query: str, end_s: int) -> tuple[int, int]:
+    """Sum and count of the window that ends at ``end_s``, in plain Python."""
+    length = 1 if query == "tumble" else 5
+    batches = [k for k in range(end_s * 1000 // STEP_MS + 1) if (end_s - length) * 1000 <= k * STEP_MS < end_s * 1000]
+    values = [value for k in batches for value in range(k * ROWS, (k + 1) * ROWS)]
+    return sum(values), len(values)
+
+
+def queries(events: DataFrame) -> dict[str, DataFrame]:
+    """A window, and windows over it."""
+    pane = events.groupBy(F.window("timestamp", "1 second").alias("pane")).agg(
+        F.sum("value").alias("s"), F.count("*").alias("n")
+    )
+    chained = pane.groupBy(F.window("pane", "5 seconds", "1 second").alias("w")).agg(
+        F.sum("s").alias("s"), F.sum("n").alias("n")
+    )
+    return {
+        "tumble": pane.select(F.col("pane.end").cast("long").alias("end"), "s", "n"),
+        "chain": chained.select(F.col("w.end").cast("long").alias("end"), "s", "n"),
+    }
+
+
+def main(checkpoints: str, out: Path, last: int) -> None:
+    builder = SparkSession.builder.master("local[2]")
+    for key, value in CONF.items():
+        builder = builder.config(key, value)
+    spark = builder.config("spark.hadoop.fs.s3a.endpoint", os.environ["ENDPOINT"]).getOrCreate()
+    reached: set[str] = set()
+    both = threading.Lock()
+
+    def sink(query: str):
+        def write(batch: DataFrame, number: int) -> None:
+            rows = [(row.end, row.s, row.n) for row in batch.collect()]
+            (out / query / f"{number:06d}.json").write_text(json.dumps(rows))
+            if number >= last:
+                with both:
+                    reached.add(query)
+                    if len(reached) == 2:
+                        os.kill(os.getpid(), 9)
+                threading.Event().wait()  # the other query's last batch ends the process
+
+        return write
+
+    running = []
+    for name in ("tumble", "chain"):
+        (out / name).mkdir(parents=True, exist_ok=True)
+        reader = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", ROWS).option("numPartitions", 1)
+        reader = reader.option("startTimestamp", 0).option("advanceMillisPerBatch", STEP_MS)
+        events = reader.name("events").load().withWatermark("timestamp", "0 seconds")
+        writer = queries(events)[name].writeStream.outputMode("append").trigger(processingTime="200 milliseconds")
+        place = f"{checkpoints}/{name}"
+        running.append(writer.option("checkpointLocation", place).foreachBatch(sink(name)).start())
+    spark.streams.awaitAnyTermination()
+    print([str(query.exception())[:2000] for query in running])
+    os._exit(3)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]))

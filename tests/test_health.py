@@ -1,0 +1,70 @@
+"""When a driver counts as healthy, warm or stopped."""
+
+from __future__ import annotations
+
+import pytest
+
+from streamops.health import assess, assess_standby, assess_stop
+from streamops.records import DriverStatus, Lease, StageStatus, State, now
+
+STAGES = ("a", "b")
+
+
+def status(state: State = State.RUNNING, launch: str = "l", reason: str = "", **stages: StageStatus) -> DriverStatus:
+    return DriverStatus(
+        job="j",
+        deployment=1,
+        launch=launch,
+        holder="h",
+        state=state,
+        reason=reason,
+        started=now(),
+        updated=now(),
+        stages=stages,
+    )
+
+
+def lease(launch: str = "l", holder: str | None = "h") -> Lease:
+    return Lease(job="j", epoch=3, launch=launch, deployment=1, holder=holder)
+
+
+def test_healthy_is_the_lease_and_a_commit_or_silence_in_every_stage() -> None:
+    works = status(a=StageStatus(commits=1), b=StageStatus(quiet=True))
+    found = assess(works, lease(), "l", STAGES)
+    assert found.done
+    assert "no data yet for b" in found.why
+
+
+@pytest.mark.parametrize(
+    ("found", "held", "why"),
+    [
+        (None, lease(), "not reported"),
+        (status(launch="other", a=StageStatus(commits=1), b=StageStatus(commits=1)), lease(), "not reported"),
+        (status(a=StageStatus(commits=1), b=StageStatus(commits=1)), None, "does not hold the lease"),
+        (status(a=StageStatus(commits=1), b=StageStatus(commits=1)), lease(holder=None), "does not hold the lease"),
+        (status(a=StageStatus(commits=1), b=StageStatus(commits=1)), lease(launch="x"), "does not hold the lease"),
+        (status(a=StageStatus(commits=1)), lease(), "first batch of b"),
+        (status(a=StageStatus(commits=1), b=StageStatus(batch_id=9)), lease(), "first batch of b"),
+    ],
+)
+def test_what_is_missing_is_waited_for(found: DriverStatus | None, held: Lease | None, why: str) -> None:
+    verdict = assess(found, held, "l", STAGES)
+    assert not verdict.done
+    assert verdict.failed is None
+    assert why in verdict.why
+
+
+@pytest.mark.parametrize("state", [State.FAILED, State.STOPPED])
+def test_a_driver_that_ended_is_not_waited_for(state: State) -> None:
+    ended = status(state, reason="no such column", a=StageStatus(commits=1), b=StageStatus(commits=1))
+    assert assess(ended, lease(), "l", STAGES).failed == "no such column"
+    assert assess_standby(ended, "l").failed == "no such column"
+    assert assess_stop(ended, "l").done
+
+
+def test_standby_and_stop_wait_for_their_states_of_the_right_launch() -> None:
+    assert assess_standby(status(State.STANDBY), "l").done
+    assert not assess_standby(status(State.STARTING), "l").done
+    assert not assess_standby(status(State.STANDBY, launch="old"), "l").done
+    assert not assess_stop(status(State.STOPPING), "l").done
+    assert not assess_stop(status(State.STOPPED, launch="old"), "l").done

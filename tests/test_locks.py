@@ -1,0 +1,74 @@
+"""The operation lock: never taken over from an owner that may live."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+import pytest
+
+from streamops import locks
+from streamops.adapters.object_store import ObjectStore
+from streamops.errors import LockedError
+from streamops.operations import Owner
+from streamops.records import now
+from streamops.settings import Settings
+
+RUN = Owner(kind="airflow", dag_id="d", run_id="r", user="ada")
+SHELL = Owner(kind="cli", run_id="c", user="bob")
+
+
+def take(
+    store: ObjectStore, operation: str, owner: Owner = RUN, finished: bool | None = None, later: float = 0
+) -> locks.Lock:
+    moment = now() + timedelta(minutes=later)
+    return locks.acquire(store, "job", operation, "deploy_job", owner, lambda owner: finished, moment)
+
+
+@pytest.fixture
+def store(bucket: Settings) -> ObjectStore:
+    return ObjectStore(bucket)
+
+
+def test_of_many_that_try_at_once_one_gets_it(store: ObjectStore) -> None:
+    def attempt(number: int) -> bool:
+        try:
+            take(store, f"op-{number}", SHELL)
+        except LockedError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(attempt, range(16))) == 1
+
+
+@pytest.mark.parametrize("finished", [False, None])
+def test_a_dag_run_that_lives_or_is_unknown_keeps_its_lock_however_old(
+    store: ObjectStore, finished: bool | None
+) -> None:
+    take(store, "one")
+    with pytest.raises(LockedError, match="DAG run d/r of ada"):
+        take(store, "two", finished=finished, later=10_000)
+
+
+def test_the_lock_of_a_finished_dag_run_is_taken_over_and_the_abandoned_operation_named(store: ObjectStore) -> None:
+    take(store, "one")
+    assert take(store, "two", finished=True).abandoned == "one"
+    with pytest.raises(LockedError, match="two does"):
+        locks.renew(store, "job", "one", now())
+    assert not locks.release(store, "job", "one")
+
+
+def test_a_shells_lock_expires_only_without_renewal(store: ObjectStore) -> None:
+    take(store, "one", SHELL)
+    locks.renew(store, "job", "one", now() + timedelta(minutes=4))
+    with pytest.raises(LockedError, match="command line c of bob"):
+        take(store, "two", SHELL, later=6)
+    assert take(store, "two", SHELL, later=8).operation == "two"
+
+
+def test_taking_it_again_is_no_conflict_and_a_released_lock_is_free(store: ObjectStore) -> None:
+    take(store, "one")
+    assert take(store, "one").operation == "one"
+    assert locks.release(store, "job", "one")
+    assert take(store, "two").abandoned is None
