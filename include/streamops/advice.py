@@ -54,19 +54,24 @@ class Advice:
     reasons: tuple[str, ...]
 
 
-def advise(look: Look, earlier: Look | None = None) -> Advice:
+def advise(look: Look, earlier: Look | None = None, *, should_run: bool = False) -> Advice:
     """Judge a job from one look, or better from two looks some seconds apart.
 
     Two looks give measured rates; with one, the rates are those that Spark reported for the last batch.
+
+    Args:
+        should_run: what the job record asks for; a driver that ended against it needs a cancel before a start.
     """
     status = look.status
+    start = f"'streamops start {status.job}'"
+    again = f"'streamops cancel {status.job}', then {start}" if should_run else start
     silent = (look.at - status.updated).total_seconds()
     if status.state in FINAL:
         because = f" ({status.reason})" if status.reason else ""
         step = (
             "Read the reason and the driver's log, then deploy a version that works or start the job again."
             if status.state is State.FAILED
-            else f"'streamops start {status.job}' continues it from where it stopped."
+            else f"{again} continues it from where it stopped."
         )
         return Advice(None, (), step, (f"The driver ended {status.state}{because}.",))
     if silent > SILENT_S:
@@ -74,7 +79,7 @@ def advise(look: Look, earlier: Look | None = None) -> Advice:
             None,
             (),
             "Look at the Spark master's page: a supervised driver is relaunched by the master; if none is there, "
-            f"run 'streamops start {status.job}'.",
+            f"run {again}.",
             (f"The driver has said nothing for {silent:.0f} s.",),
         )
     if not status.stages:

@@ -35,7 +35,7 @@ TOPIC = "trades"
 SYMBOLS = ("AAPL", "MSFT", "AMZN")
 MEASUREMENTS = ("avg_1s", "avg_1m", "vol_1s")
 RATE = 10_000
-RUNBOOKS = ("deploy_job", "start_job", "upgrade_job")
+RUNBOOKS = ("deploy_job", "start_job", "cancel_job", "upgrade_job")
 HEALTHY_S = 300  # a machine with two cores may be busy with other things
 AROUND_S = 20  # the upgrade's own peak is left out of the lateness of the steady state
 
@@ -147,6 +147,10 @@ class Demo:
             with self.story.part("Deploy v1 (runbook deploy_job)"):
                 self.run(runbooks, "deploy_job", version="v1")
             return
+        if record.desired == "running" and self._ended(record):
+            with self.story.part(f"The driver of {JOB} has ended: put the job in order (runbook cancel_job)"):
+                self.run(runbooks, "cancel_job")
+                record = self.record()
         if record.desired != "running":
             with self.story.part(f"Start {JOB} {record.version} again, from its own checkpoint (runbook start_job)"):
                 self.run(runbooks, "start_job")
@@ -157,6 +161,10 @@ class Demo:
                 self.run(runbooks, "upgrade_job", version="v1", snapshot=name)
         else:
             self.say(f"\n{JOB} v1 is running already; it is used as it is.")
+
+    def _ended(self, record: JobRecord) -> bool:
+        status = records.read(self.store, keys.status(JOB, record.launch), DriverStatus) if record.launch else None
+        return status is not None and status.value.state in FINAL
 
     def _wait_running(self) -> None:
         def running() -> bool:
@@ -199,7 +207,8 @@ class Demo:
 
     def run(self, runbooks: Runbooks, runbook: str, **values: Any) -> Operation:
         """Run a runbook on the demo's job and show its steps."""
-        asked = request(runbook, job=JOB, healthy_timeout_s=HEALTHY_S, **values)
+        timeout = None if runbook == "cancel_job" else HEALTHY_S
+        asked = request(runbook, job=JOB, healthy_timeout_s=timeout, **values)
         return runbooks.run(asked, self.progress(), lambda run: self.say(f"  {runbooks.airflow.page(run)}"))
 
     def gaps(self, before: gap.Place, after: gap.Place, stages: tuple[str, ...]) -> dict[str, gap.Gap]:

@@ -58,7 +58,7 @@ def view(runbook: str, operation: Operation | None, now: datetime) -> tuple[Step
     if operation is None:
         return tuple(StepView(step.name, step.title, "waiting") for step in plan(runbook))
     failed = operation.state not in ("running", "succeeded")
-    when = spans(operation)
+    when, until = spans(operation), operation.updated if failed else now
     shown = []
     for step in plan(runbook):
         if step.name not in when:
@@ -67,7 +67,7 @@ def view(runbook: str, operation: Operation | None, now: datetime) -> tuple[Step
         began, ended = when[step.name]
         state: StepState = "done" if ended else "failed" if failed else "running"
         reported = facts(operation.facts(step.name))
-        shown.append(StepView(step.name, step.title, state, ((ended or now) - began).total_seconds(), reported))
+        shown.append(StepView(step.name, step.title, state, ((ended or until) - began).total_seconds(), reported))
     for name, record in operation.undo.items():
         state = "taken back" if record.finished else "running"
         seconds = ((record.finished or now) - record.started).total_seconds()
@@ -85,7 +85,7 @@ def spans(operation: Operation) -> dict[str, tuple[datetime, datetime | None]]:
     before: datetime | None = None
     for step in plan(operation.request.runbook):
         record = operation.steps.get(step.name)
-        if record is None and not (step.waits and before and operation.state == "running"):
+        if record is None and not (step.waits and before and operation.state != "succeeded"):
             break
         began = before if step.waits and before else record.started if record else None
         if began is None:

@@ -49,7 +49,11 @@ def show(job: Annotated[str, typer.Argument(help="The job.")], json: console.Jso
     looks = two_looks(settings, store, record, deployment) if status and status.state not in FINAL else []
     if not looks and status:
         looks = [Look(records.now(), status, {})]
-    advice = advise(looks[-1], looks[0] if len(looks) > 1 else None) if looks else None
+    advice = (
+        advise(looks[-1], looks[0] if len(looks) > 1 else None, should_run=record.desired == "running")
+        if looks
+        else None
+    )
     if json:
         console.show_json(
             {"record": record, "deployment": deployment, "lease": lease, "status": status, "advice": advice}
