@@ -64,7 +64,8 @@ class Operator:
 
     def request(self, runbook: str, job: str, **values: Any) -> tuple[Request, Owner, str]:
         name = f"{runbook.split('_')[0]}-{uuid.uuid4().hex[:8]}"
-        request = Request.model_validate({"runbook": runbook, "job": job, **values})
+        patient = {"healthy_timeout_s": 400, "stop_timeout_s": 150}  # of a machine that does much else
+        request = Request.model_validate({"runbook": runbook, "job": job, **patient, **values})
         return request, Owner(kind="airflow", dag_id=runbook, run_id=name, user="tester"), name
 
     def _say(self, line: str) -> None:
@@ -153,6 +154,13 @@ def launches(job: FreshJob) -> list[DriverStatus]:
     named = [entry.removeprefix(prefix).rstrip("/") for entry in job.store.prefixes(prefix)]
     found = [records.read(job.store, keys.status(job.name, launch), DriverStatus) for launch in named]
     return [item.value for item in found if item]
+
+
+def attempts(job: FreshJob) -> tuple[set[str], set[str]]:
+    """Export attempts that have objects, and those that are snapshots."""
+    root = f"snapshots/{job.name}/data/"
+    found = {info.key.removeprefix(root).split("/")[0] for info in job.store.list(root)}
+    return found, {manifest.attempt for manifest in snapshots.list(job.store, job.name)}
 
 
 def silent(status: DriverStatus) -> bool:

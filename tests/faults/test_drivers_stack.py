@@ -30,7 +30,7 @@ def test_a_killed_driver_is_back_by_itself(job, seed, recovered):
     for victim in victims:
         with contextlib.suppress(psutil.NoSuchProcess):  # one may take the other with it
             victim.kill()
-    wait_for(lambda: works_again(job, start.epoch), 90, "a new driver at work")
+    wait_for(lambda: works_again(job, start.epoch), 150, "a new driver at work")
     assert recovered(began) < 30 * slowness()
     invariant(job, start)
 
@@ -41,7 +41,7 @@ def test_half_a_driver_is_a_dead_driver(job, seed, recovered):
     victims = drivers(job.name)
     began = time.monotonic()
     random.Random(seed).choice(victims).kill()
-    wait_for(lambda: works_again(job, start.epoch), 90, "a new driver at work")
+    wait_for(lambda: works_again(job, start.epoch), 150, "a new driver at work")
     recovered(began)
     assert not [item for item in victims if item.is_running() and item.status() != psutil.STATUS_ZOMBIE]
     invariant(job, start)
@@ -109,4 +109,4 @@ def alive(process: psutil.Process) -> bool:
 def slowness() -> float:
     """How much longer than promised this machine may take: it runs others' work as well."""
     load = psutil.getloadavg()[0] / (psutil.cpu_count() or 1)
-    return max(1.0, min(3.0, load))
+    return max(1.0, min(5.0, load))

@@ -12,12 +12,13 @@ import uuid
 import pytest
 
 from fresh_job import wait_for
-from streamops import keys, snapshots
+from streamops import keys, records, snapshots
 from streamops.adapters.object_store import Copied, ObjectStore
 from streamops.errors import LockedError, UnhealthyError
 from streamops.operations import plan
+from streamops.records import Control
 from streamops.settings import Settings
-from support import Killed, invariant, mark, pythons, works_again
+from support import Killed, attempts, invariant, mark, pythons, works_again
 
 pytestmark = [pytest.mark.stack, pytest.mark.faults]
 
@@ -94,11 +95,14 @@ def test_an_upgrade_killed_anywhere_is_finished_by_a_retry(job, operator, point,
     assert (record.version, record.launch) == (wanted, operation)
     assert record.deployment == old.deployment + 1 or record.deployment == old.last_deployment + 1
     assert [name for name, found in done.steps.items() if found.finished is None] == []
+    control = records.read(job.store, keys.control(job.name, old.launch), Control)
+    assert (control.value.command, control.value.sequence) == ("stop", 2)  # run, then one stop, whatever was retried
+    if point == ("submit", "after") and not done.facts("reserve")["cold"]:
+        assert done.facts("submit")["adopted"]  # never two drivers of one launch
     manifest = snapshots.load(job.store, job.name, name)
     assert manifest.deployment == old.deployment
-    kept = {item.attempt for item in snapshots.list(job.store, job.name)}
-    root = f"snapshots/{job.name}/data/"
-    assert {prefix.removeprefix(root).rstrip("/") for prefix in job.store.prefixes(root)} <= kept
+    found, kept = attempts(job)
+    assert found == kept  # what the killed try had copied is gone
     assert job.store.get(keys.receipt(job.name, operation)).body
     invariant(job, start)
 
