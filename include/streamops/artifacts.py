@@ -26,7 +26,7 @@ from streamops.errors import ConflictError, DefinitionError, NotFoundError, Publ
 from streamops.names import checked
 
 MAX_ARTIFACT_BYTES = 512 << 20
-VALIDATION_S = 90
+VALIDATION_S = 240
 
 
 class ArtifactManifest(BaseModel):

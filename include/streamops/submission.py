@@ -18,8 +18,9 @@ from streamops.settings import Settings
 
 _MAIN = "org.apache.spark.deploy.SparkSubmit"
 # The check of a failed batch's message runs a deep regular expression: without a large stack it overflows.
-_DRIVER_JAVA = "-Xss16m -XX:+ExitOnOutOfMemoryError"
-_EXECUTOR_JAVA = "-XX:+ExitOnOutOfMemoryError"
+# The driver plans and waits: compiling less starts it sooner, and one collector thread keeps it small.
+_DRIVER_JAVA = "-Xss16m -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+ExitOnOutOfMemoryError"
+_EXECUTOR_JAVA = "-XX:+UseSerialGC -XX:+ExitOnOutOfMemoryError"
 _PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "JAVA_HOME", "TMPDIR")
 
 

@@ -66,26 +66,21 @@ def _check_output(spark: SparkSession, definition: Definition, stage: str, frame
     """Whether Spark can run the plan in the stage's output mode, and whether early results make sense."""
     output = definition.stages[stage].output
     plan = frame._jdf.queryExecution().analyzed()
-    aggregates = sum(1 for line in plan.treeString().splitlines() if line.lstrip(" :+-").startswith("Aggregate "))
-    if output == "update" and aggregates > 1:
-        raise DefinitionError(
-            f"stages.{stage}.output: {stage} has windows over windows, which cannot give early results; use append."
-        )
     gateway = spark.sparkContext._jvm
     assert gateway is not None
     modes = gateway.org.apache.spark.sql.streaming.OutputMode
     mode = modes.Update() if output == "update" else modes.Append()
     try:
         checker = gateway.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
-        checker.checkForStreaming(plan, _internal_mode(gateway, mode))
+        checker.checkForStreaming(plan, mode)
     except Exception as error:
+        if output == "update" and "global watermark" in str(error):
+            raise DefinitionError(
+                f"stages.{stage}.output: {stage} has windows over windows, which cannot give early results; use append."
+            ) from error
         if "AnalysisException" in str(error) or isinstance(error, PySparkException):
             raise DefinitionError(f"stages.{stage}: {_first_line(error)}") from error
         raise
-
-
-def _internal_mode(gateway: Any, mode: Any) -> Any:
-    return mode
 
 
 def _first_line(error: BaseException) -> str:

@@ -73,8 +73,7 @@ class Work:
             DefinitionError: the artifact does not fit this node.
         """
         self.functions = code.load(self.definition, self.launch.artifact / "code", self.deployment.params)
-        if (self.launch.artifact / "deps").is_dir() or len(list((self.launch.artifact / "code").rglob("*.py"))) > 0:
-            self.spark.sparkContext.addArchive(f"{self.launch.archive}#job")
+        self.spark.sparkContext.addArchive(f"{self.launch.archive}#job")  # code and its packages, for executors
         for name in self.definition.stages:
             gate = Gate(
                 name,

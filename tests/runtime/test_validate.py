@@ -1,0 +1,77 @@
+"""The check before a publish, on plans over empty streams; and the rehearsal with sample rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from streamops.definitions import load
+from streamops.errors import DefinitionError, NotFoundError
+from streamops.template import write_new
+from streamops_runtime.rehearse import rehearse
+from streamops_runtime.validate import check
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "spark_jobs" / "trade_analyser"
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    write_new(tmp_path / "clicks")
+    return tmp_path / "clicks"
+
+
+def change(path: Path, old: str, new: str) -> None:
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new))
+
+
+def test_the_examples_pass(spark: SparkSession, job: Path) -> None:
+    assert set(check(spark, load(EXAMPLE / "v2.yaml"), EXAMPLE)) == {"avg_1s", "avg_1m", "vol_1s"}
+    assert check(spark, load(job / "v1.yaml"), job)["per_minute"] == ["page string", "value bigint", "time timestamp"]
+
+
+def test_early_results_are_refused_for_windows_over_windows_only(spark: SparkSession, tmp_path: Path) -> None:
+    text = (EXAMPLE / "v2.yaml").read_text().replace("output: append", "output: update")
+    (tmp_path / "trade_analyser.py").write_text((EXAMPLE / "trade_analyser.py").read_text())
+    (tmp_path / "v2.yaml").write_text(text)
+    with pytest.raises(DefinitionError, match=r"stages\.avg_1m\.output: avg_1m has windows over windows"):
+        check(spark, load(tmp_path / "v2.yaml"), tmp_path)
+    (tmp_path / "v1.yaml").write_text((EXAMPLE / "v1.yaml").read_text().replace("output: append", "output: update"))
+    assert "avg_1s" in check(spark, load(tmp_path / "v1.yaml"), tmp_path)
+
+
+def test_append_without_a_watermark_is_refused(spark: SparkSession, job: Path) -> None:
+    change(job / "clicks.py", 'clicks.withWatermark("time", "5 seconds")', "clicks")
+    with pytest.raises(DefinitionError, match=r"stages\.per_minute: .*[Ww]atermark"):
+        check(spark, load(job / "v1.yaml"), job)
+
+
+def test_a_stage_that_returns_something_else_is_refused(spark: SparkSession, job: Path) -> None:
+    change(job / "clicks.py", "    return (", "    return 3 if clicks else (")
+    with pytest.raises(DefinitionError, match="returns int"):
+        check(spark, load(job / "v1.yaml"), job)
+
+
+def test_code_that_fails_on_import_is_refused(spark: SparkSession, job: Path) -> None:
+    change(job / "clicks.py", "def per_minute", "1 / 0\n\n\ndef per_minute")
+    with pytest.raises(DefinitionError, match="cannot be imported: ZeroDivisionError"):
+        check(spark, load(job / "v1.yaml"), job)
+
+
+def test_samples_give_what_the_job_would_write(spark: SparkSession, job: Path) -> None:
+    rows = rehearse(spark, load(job / "v1.yaml"), job)["per_minute"]
+    assert [(row.page, row.value, row.time.minute) for row in rows] == [
+        ("/help", 1, 1),
+        ("/help", 1, 2),
+        ("/home", 1, 3),
+        ("/home", 2, 2),
+        ("/home", 3, 1),
+    ]
+
+
+def test_a_source_without_samples_says_where_to_write_them(spark: SparkSession, job: Path) -> None:
+    (job / "samples" / "clicks.jsonl").unlink()
+    with pytest.raises(NotFoundError, match=r"samples/clicks\.jsonl"):
+        rehearse(spark, load(job / "v1.yaml"), job)
