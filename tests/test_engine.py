@@ -204,7 +204,7 @@ def test_a_second_trigger_names_the_owner_and_does_nothing(rig: Rig) -> None:
 def test_an_abandoned_upgrade_is_taken_back_before_the_next_operation(rig: Rig) -> None:
     rig.run("deploy_job", version="v1")
     engine, owner = rig.engine(), rig.owner()
-    request = Request(runbook="upgrade_job", job=JOB, version="v2", snapshot="s", healthy_timeout_s=30)
+    request = Request(runbook="upgrade_job", job=JOB, version="v2", snapshot="s", healthy_timeout_s=90)
     engine.begin(request, owner, "left")
     for task in ("check", "prepare", "submit_driver", "wait_standby"):
         engine.run_task(JOB, "left", task)
@@ -220,7 +220,7 @@ def test_an_abandoned_upgrade_is_taken_back_before_the_next_operation(rig: Rig) 
 
 def test_clearing_a_task_of_a_finished_operation_changes_nothing(rig: Rig) -> None:
     engine, owner = rig.engine(), Owner(kind="airflow", dag_id="d", run_id="r", user="ada")
-    request = Request(runbook="deploy_job", job=JOB, version="v1", healthy_timeout_s=30)
+    request = Request(runbook="deploy_job", job=JOB, version="v1", healthy_timeout_s=90)
     rig.tasks(engine, request, owner, "op")
     before, drivers = rig.record(), len(rig.cluster.processes)
     rig.tasks(rig.engine(), request, owner, "op")

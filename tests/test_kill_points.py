@@ -44,7 +44,7 @@ def killer(step: str, when: str) -> Callable[[str, str], None]:
 
 
 def asked(runbook: str) -> Request:
-    return Request(runbook=runbook, job=JOB, healthy_timeout_s=40, stop_timeout_s=30, **ASKED[runbook])
+    return Request(runbook=runbook, job=JOB, healthy_timeout_s=90, stop_timeout_s=60, **ASKED[runbook])
 
 
 def prepare(rig: Rig, runbook: str) -> None:

@@ -138,7 +138,7 @@ class Rig:
             owners=self.runs,
             recount=lambda job, since: {"clean": True, "reason": "all as it should be", "measurements": []},
             free_bytes=lambda: self.free,
-            adopt_wait_s=4,
+            adopt_wait_s=15,
             look_s=0.05,
         )
         return Engine(ports, self.said.append, at_point)
@@ -150,7 +150,7 @@ class Rig:
     def run(self, runbook: str, engine: Engine | None = None, **asked: object) -> Operation:
         """One operation to its end, as ``Engine.run`` does it."""
         owner = self.owner()
-        request = Request(runbook=runbook, job=JOB, **{"healthy_timeout_s": 30, "stop_timeout_s": 20, **asked})
+        request = Request(runbook=runbook, job=JOB, **{"healthy_timeout_s": 90, "stop_timeout_s": 60, **asked})
         return (engine or self.engine()).run(request, owner, f"{runbook}-{self.count}")
 
     def tasks(self, engine: Engine, request: Request, owner: Owner, operation_id: str) -> None:
@@ -165,7 +165,7 @@ class Rig:
         assert found is not None
         return found
 
-    def wait(self, condition: Callable[[], object], what: str, seconds: float = 20) -> None:
+    def wait(self, condition: Callable[[], object], what: str, seconds: float = 60) -> None:
         deadline = time.monotonic() + seconds
         while not condition():
             assert time.monotonic() < deadline, f"{what} did not happen in {seconds:g} s"

@@ -1,0 +1,127 @@
+"""Snapshots on a real object store: whole or absent, never reused, and refused when anything is off."""
+
+from __future__ import annotations
+
+import pytest
+
+from fakes import object_server
+from fakes.rig import JOB, Rig
+from streamops import jobs, keys, snapshots
+from streamops.errors import SnapshotExistsError, SnapshotRefusedError
+from streamops.records import StageStart
+from streamops.snapshots import Manifest, Origin
+
+ORIGIN = Origin("op", "ada")
+
+
+@pytest.fixture
+def taken(rig: Rig) -> tuple[Rig, Manifest]:
+    """A snapshot of a job that has stopped."""
+    rig.run("deploy_job", version="v1")
+    rig.commits_more(windows=4)
+    rig.run("snapshot_job", snapshot="s", cancel=True)
+    return rig, snapshots.load(rig.store, JOB, "s")
+
+
+def export(rig: Rig, name: str, attempt: str, **more: object) -> Manifest:
+    return snapshots.export(
+        rig.store, jobs.deployment(rig.store, JOB, 1), name, attempt, ["a"], ORIGIN, live=False, **more
+    )
+
+
+def test_a_snapshot_says_what_it_is(taken: tuple[Rig, Manifest]) -> None:
+    rig, manifest = taken
+    stage = manifest.stages["a"]
+    assert (manifest.version, manifest.deployment, manifest.live) == ("v1", 1, False)
+    assert (manifest.requested_by, manifest.dag_run) == ("ada", "runbook/run-2")
+    assert stage.start == StageStart(since_deployment=1, offsets={"events": {"0": 0}})
+    assert stage.offsets["events"]["0"] > 0
+    assert stage.watermark_ms is not None
+    assert manifest.size == sum(rig.store.head(item.key).size for item in manifest.objects)
+    assert all(len(item.sha256) == 64 and item.version_id for item in manifest.objects)
+    assert (manifest.signature, manifest.shared_library, manifest.fingerprints) == (None, None, {})
+
+
+def test_a_name_is_never_reused_and_the_first_is_unchanged(taken: tuple[Rig, Manifest]) -> None:
+    rig, manifest = taken
+    body = rig.store.get(keys.manifest(JOB, "s"))
+    other = export(rig, "s", "second")
+    with pytest.raises(SnapshotExistsError, match="never reused"):
+        snapshots.commit_manifest(rig.store, other)
+    assert rig.store.get(keys.manifest(JOB, "s")) == body
+    snapshots.commit_manifest(rig.store, manifest)  # its own retry after a lost answer
+
+
+def test_an_export_without_its_manifest_is_invisible_and_cleaned_up(taken: tuple[Rig, Manifest]) -> None:
+    rig, manifest = taken
+    export(rig, "half", "gone")
+    assert [item.name for item in snapshots.list(rig.store, JOB)] == ["s"]
+    assert snapshots.remove_leftovers(rig.store, JOB) > 0
+    assert not list(rig.store.list(f"snapshots/{JOB}/data/gone/"))
+    snapshots.verify(rig.store, manifest)
+
+
+def test_too_little_space_is_refused_with_the_numbers(taken: tuple[Rig, Manifest]) -> None:
+    rig, manifest = taken
+    with pytest.raises(SnapshotRefusedError, match=f"takes {manifest.size:,} bytes .* has 99 free"):
+        export(rig, "big", "big", free_bytes=99)
+    assert not list(rig.store.list(f"snapshots/{JOB}/data/big/"))
+
+
+@pytest.mark.parametrize("damage", ["missing", "truncated", "flipped", "rewritten", "swapped"])
+def test_a_damaged_object_is_named_before_anything_is_written(taken: tuple[Rig, Manifest], damage: str) -> None:
+    rig, manifest = taken
+    changelogs = [item for item in manifest.objects if item.path.endswith(".changelog")]
+    victim, other = changelogs[0], manifest.objects[0]
+    body = rig.store.get(victim.key).body
+    if damage == "missing":
+        rig.store.delete([victim.key])
+    elif damage == "swapped":
+        rig.store.copy(other.key, victim.key)
+    else:
+        new = {"truncated": body[:-1], "flipped": bytes([body[0] ^ 1]) + body[1:], "rewritten": body}[damage]
+        object_server.client(rig.settings).put_object(
+            Bucket=rig.settings.s3_bucket, Key=victim.key, Body=new, ChecksumAlgorithm="SHA256"
+        )
+    before = rig.record()
+    with pytest.raises(SnapshotRefusedError, match=victim.key):
+        rig.run("deploy_job", version="v2", from_snapshot="s")
+    with pytest.raises(SnapshotRefusedError, match="nothing was touched"):
+        snapshots.restore(rig.store, manifest, keys.epoch(JOB, 9, 1))
+    assert not list(rig.store.list(keys.checkpoints(JOB, 9)))
+    assert not list(rig.store.list(keys.checkpoints(JOB, 2)))
+    assert rig.record() == before
+
+
+@pytest.mark.parametrize("body", [b"{", b"[]", b'{"job": "sums"}'])
+def test_a_manifest_that_is_none_is_refused_and_its_data_kept(taken: tuple[Rig, Manifest], body: bytes) -> None:
+    rig, manifest = taken
+    rig.store.put(keys.manifest(JOB, "s"), body)
+    with pytest.raises(SnapshotRefusedError, match="damaged"):
+        snapshots.load(rig.store, JOB, "s")
+    assert snapshots.remove_leftovers(rig.store, JOB) == 0
+    assert rig.store.head(manifest.objects[0].key).size == manifest.objects[0].size
+
+
+def test_a_manifest_moved_to_another_name_is_refused(taken: tuple[Rig, Manifest]) -> None:
+    rig, _ = taken
+    rig.store.copy(keys.manifest(JOB, "s"), keys.manifest(JOB, "t"))
+    with pytest.raises(SnapshotRefusedError, match="names itself sums/s"):
+        snapshots.load(rig.store, JOB, "t")
+
+
+def test_a_snapshot_that_retention_has_passed_is_refused(taken: tuple[Rig, Manifest]) -> None:
+    rig, manifest = taken
+    rig.topic.first = manifest.stages["a"].offsets["events"]["0"] + 5
+    with pytest.raises(SnapshotRefusedError, match="5 events would be lost"):
+        rig.run("deploy_job", version="v2", from_snapshot="s")
+
+
+def test_two_snapshots_are_listed_the_oldest_first(taken: tuple[Rig, Manifest]) -> None:
+    rig, manifest = taken
+    second = export(rig, "a-later-one", "later")
+    snapshots.commit_manifest(rig.store, second)
+    assert [(item.name, item.job, item.size) for item in snapshots.list(rig.store)] == [
+        ("s", JOB, manifest.size),
+        ("a-later-one", JOB, second.size),
+    ]
