@@ -39,8 +39,11 @@ RELAUNCH = 75
 PERMANENT = re.compile(
     r"STATE_STORE_(KEY|VALUE)_SCHEMA|STATE_STORE_[A-Z_]*(INCOMPATIBLE|NOT_COMPATIBLE|MISMATCH)"
     r"|STATEFUL_OPERATOR_NOT_MATCH|STREAM_CHECKPOINT_[A-Z_]*INCOMPATIBLE|KAFKA_DATA_LOSS|FAILED_READ_STATE"
-    r"|CANNOT_LOAD_STATE_STORE|Some data may have been lost"
+    r"|CANNOT_LOAD_STATE_STORE\.(?!UNCATEGORIZED|FAILED_TO_GET_CHANGELOG_WRITER|UNRELEASED_THREAD|\w*OUT_OF_MEMORY)"
+    r"|Some data may have been lost"
 )
+# Spark says UNCATEGORIZED for a lost file as well as for an object store that does not answer.
+LOST_FILE = re.compile(r"FileNotFoundException|NoSuchKey")
 
 log = logging.getLogger("work")
 
@@ -263,7 +266,10 @@ def permanent(failure: BaseException | None, text: str) -> bool:
     """Whether no retry will help: refused by a sink, or state that does not fit."""
     if isinstance(failure, StreamOpsError) and not isinstance(failure, UnreachableError):
         return True
-    return failure is None and bool(PERMANENT.search(text))
+    if failure is not None:
+        return False
+    lost = "CANNOT_LOAD_STATE_STORE" in text and LOST_FILE.search(text)
+    return bool(PERMANENT.search(text) or lost)
 
 
 def _first(failure: BaseException | None, text: str) -> str:
