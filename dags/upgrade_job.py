@@ -74,6 +74,7 @@ with DAG(
         "healthy_timeout_s": forms.seconds(
             "Healthy within (s)", 180, "If the new version is not healthy by then, the old one runs again."
         ),
+        "stop_timeout_s": forms.seconds("Stopped within (s)", 60, "The time for the old version's batch in flight."),
         "recount": forms.flag(
             "Recount", "Afterwards recompute all results from the topic and compare; takes longer on a long topic."
         ),
