@@ -32,6 +32,9 @@ class LedgerPort(Protocol):
     def end_offsets(self, topic: str) -> Mapping[str, int]:
         """Offset that the next record gets, by partition. Raises NotFoundError."""
 
+    def offsets_at(self, topic: str, time_ms: int) -> Mapping[str, int]:
+        """First offset whose record is not older than ``time_ms``, by partition. Raises NotFoundError."""
+
 
 class OwnersPort(Protocol):
     """What is known of owners."""

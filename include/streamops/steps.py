@@ -13,6 +13,7 @@ from typing import Any
 
 from streamops import artifacts, checkpoints, checks, health, jobs, keys, leases, receipts, records, snapshots
 from streamops.artifacts import ArtifactManifest
+from streamops.definitions import milliseconds
 from streamops.errors import NotFoundError, StreamOpsError, UnhealthyError
 from streamops.health import Health
 from streamops.operations import Operation, Request
@@ -22,6 +23,8 @@ from streamops.snapshots import Manifest, Origin
 from streamops.submission import Submission
 
 Facts = dict[str, Any]
+# A job may hold months of events; its upgrade recounts what the switch may have harmed, and this much before it.
+RECOUNT_BEFORE_MS = 60_000
 
 
 @dataclass(frozen=True)
@@ -417,7 +420,16 @@ def hand_over(work: Work) -> Facts:
 
 
 def recount(work: Work) -> Facts:
-    found = work.ports.recount(work.job, None)
+    """Compare what the switch may have harmed: all results from a while before the stop on."""
+    version = work.version()
+    topics = jobs.topics(version.definition, jobs.deployment(work.ports.store, work.job, work.number).topics)
+    stop = work.operation.steps["request_stop"].started
+    specs = [stage.recount for stage in version.definition.stages.values() if stage.recount]
+    longest = max((milliseconds(spec.window) for spec in specs), default=0)
+    begin_ms = int(stop.timestamp() * 1000) - longest - RECOUNT_BEFORE_MS
+    since = {source: dict(work.ports.ledger.offsets_at(topic, begin_ms)) for source, topic in topics.items()}
+    work.say(f"Recount from {(longest + RECOUNT_BEFORE_MS) // 1000} s before the stop on, offsets {since}")
+    found = work.ports.recount(work.job, since)
     off = sum(int(item.get(key, 0)) for item in found.get("measurements", ()) for key in _OFF if _is_number(item, key))
     work.say(f"Recount: {found.get('reason') or ('clean' if found.get('clean') else 'not clean')}")
     if not found.get("clean") and off:

@@ -96,6 +96,9 @@ class Topic:
     def end_offsets(self, topic: str) -> dict[str, int]:
         return {"0": int((time.time() - self.began) * 40)}
 
+    def offsets_at(self, topic: str, time_ms: int) -> dict[str, int]:
+        return {"0": max(0, int((time_ms / 1000 - self.began) * 40))}
+
 
 @dataclass
 class Runs:
