@@ -19,7 +19,8 @@ from streamops.settings import Settings
 
 pytestmark = pytest.mark.stack
 RUNBOOKS = ("deploy_job", "start_job", "snapshot_job", "cancel_job", "upgrade_job")
-RUN_S = 420
+RUN_S = 900
+PATIENT = {"healthy_timeout_s": 600}  # the machine may be busy with other tests
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +84,7 @@ def test_bad_values_are_refused_before_there_is_a_run(airflow, bad):
 
 
 def test_the_whole_life_of_a_job_through_its_runbooks(airflow, job):
-    run = run_to_end(airflow, "deploy_job", {"job": job.name, "version": "v1"})
+    run = run_to_end(airflow, "deploy_job", {"job": job.name, "version": "v1", **PATIENT})
     assert run.state == "success", log(airflow, run, "check")
     assert set(states(airflow, run).values()) == {"success"}
     assert job.runs("v1")
@@ -95,16 +96,16 @@ def test_the_whole_life_of_a_job_through_its_runbooks(airflow, job):
 
     # Deploying what runs changes nothing; deploying another version over it is refused and says what to use.
     before = job.record()
-    assert run_to_end(airflow, "deploy_job", {"job": job.name, "version": "v1"}).state == "success"
+    assert run_to_end(airflow, "deploy_job", {"job": job.name, "version": "v1", **PATIENT}).state == "success"
     assert (job.record().launch, job.record().deployment) == (before.launch, before.deployment)
-    refused = run_to_end(airflow, "deploy_job", {"job": job.name, "version": "v2"})
+    refused = run_to_end(airflow, "deploy_job", {"job": job.name, "version": "v2", **PATIENT})
     assert refused.state == "failed"
     assert "upgrade_job" in airflow.error(refused.dag_id, refused.run_id, "check")
     assert job.runs("v1")
 
     # A second trigger while the first one works: skipped, and the owner is named.
     job.caught_up()
-    first = airflow.trigger("upgrade_job", {"job": job.name, "version": "v2", "snapshot": "before-v2"})
+    first = airflow.trigger("upgrade_job", {"job": job.name, "version": "v2", "snapshot": "before-v2", **PATIENT})
     wait_for(lambda: states(airflow, first).get("check") == "success", 60, "the upgrade's check")
     second = run_to_end(airflow, "cancel_job", {"job": job.name})
     assert set(states(airflow, second).values()) == {"skipped"}
@@ -137,7 +138,7 @@ def test_the_whole_life_of_a_job_through_its_runbooks(airflow, job):
 
     assert run_to_end(airflow, "cancel_job", {"job": job.name}).state == "success"
     assert job.record().desired == "stopped"
-    assert run_to_end(airflow, "start_job", {"job": job.name}).state == "success"
+    assert run_to_end(airflow, "start_job", {"job": job.name, **PATIENT}).state == "success"
     assert job.runs("v2")
     job.caught_up()
     assert free(job)
@@ -157,7 +158,7 @@ def test_a_run_marked_failed_before_its_first_task_is_failed_and_holds_nothing(a
 
 def test_marking_the_run_failed_brings_the_old_version_back(airflow, running):
     job = running
-    run = airflow.trigger("upgrade_job", {"job": job.name, "version": "v1", "snapshot": "interrupted"})
+    run = airflow.trigger("upgrade_job", {"job": job.name, "version": "v1", "snapshot": "interrupted", **PATIENT})
     wait_for(lambda: states(airflow, run).get("submit_driver") in ("running", "deferred"), 90, "the submission")
     mark_failed(airflow, run)
     run = ended(airflow, run)
@@ -174,7 +175,7 @@ def test_marking_the_run_failed_brings_the_old_version_back(airflow, running):
 
 def test_a_run_marked_failed_during_the_switch_ends_with_the_old_version_running(airflow, running):
     job = running
-    run = airflow.trigger("upgrade_job", {"job": job.name, "version": "v1", "snapshot": "interrupted-2"})
+    run = airflow.trigger("upgrade_job", {"job": job.name, "version": "v1", "snapshot": "interrupted-2", **PATIENT})
     wait_for(lambda: states(airflow, run).get("switch") == "running", 150, "the switch")
     mark_failed(airflow, run)
     run = ended(airflow, run)

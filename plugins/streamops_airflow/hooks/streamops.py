@@ -20,6 +20,7 @@ from streamops.settings import Settings
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
+    from streamops.adapters.kafka import Ledger
     from streamops.definitions import Resources
     from streamops.operations import Owner
     from streamops.records import Offsets
@@ -83,28 +84,20 @@ class _Submitter:
         return SparkSubmitter(self.settings).room_for(resources)
 
 
-@dataclass(frozen=True)
 class _LateLedger:
     """The ledger, whose client is loaded when a step asks: most tasks never do, and each starts a new process."""
 
-    settings: Settings
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
 
-    def beginning_offsets(self, topic: str) -> dict[str, int]:
-        """First offset still kept, by partition."""
-        return self._ask("beginning_offsets", topic)
-
-    def end_offsets(self, topic: str) -> dict[str, int]:
-        """Offset that the next record gets, by partition."""
-        return self._ask("end_offsets", topic)
-
-    def _ask(self, question: str, topic: str) -> dict[str, int]:
+    @cached_property
+    def _ledger(self) -> Ledger:
         from streamops.adapters.kafka import Ledger
 
-        ledger = Ledger(self.settings)
-        try:
-            return dict(getattr(ledger, question)(topic))
-        finally:
-            ledger.close()
+        return Ledger(self.settings)
+
+    def __getattr__(self, question: str) -> Any:
+        return getattr(self._ledger, question)
 
 
 def _no_recount(job: str, since: Offsets | None) -> dict[str, Any]:
