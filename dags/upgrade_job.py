@@ -76,7 +76,7 @@ with DAG(
         ),
         "stop_timeout_s": forms.seconds("Stopped within (s)", 60, "The time for the old version's batch in flight."),
         "recount": forms.flag(
-            "Recount", "Afterwards recompute all results from the topic and compare; takes longer on a long topic."
+            "Recount", "Afterwards recompute the results around the switch from the topic and compare.", default=True
         ),
     },
     **runs.DAG_ARGS,
