@@ -147,7 +147,7 @@ class DriverStatus(_Model):
     stages: dict[str, StageStatus] = {}
 
 
-M = TypeVar("M", bound=_Model)
+M = TypeVar("M", bound=BaseModel)
 
 
 @dataclass(frozen=True)
