@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from fresh_job import FreshJob, wait_for
-from streamops import artifacts, keys, records
+from streamops import artifacts, keys, locks, records
 from streamops.adapters.airflow import Airflow, Run
 from streamops.adapters.object_store import ObjectStore
-from streamops.errors import NotFoundError, RefusedError
+from streamops.errors import RefusedError
 from streamops.follow import Runbooks
 from streamops.operations import Operation, tasks
 from streamops.settings import Settings
@@ -63,11 +63,8 @@ def operation(job: FreshJob, run: Run) -> Operation | None:
 
 def free(job: FreshJob) -> bool:
     """Whether the next operation may begin."""
-    try:
-        body = job.store.get(keys.lock(job.name)).body
-    except NotFoundError:
-        return True
-    return b'"operation":""' in body.replace(b" ", b"") or b"null" in body
+    lock = locks.read(job.store, job.name)
+    return lock is None or lock.value.operation is None
 
 
 def run_to_end(airflow: Airflow, dag_id: str, values: dict[str, Any]) -> Run:

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import quote, unquote
 
 from selenium import webdriver
 from selenium.webdriver.common.by import By
@@ -92,11 +93,11 @@ class AirflowPage:
         self._wait(lambda: submit.is_enabled())
         submit.click()
         self._wait(lambda: f"/dags/{dag}/runs/" in self.driver.current_url)
-        return self.driver.current_url.split("/runs/")[1].split("/")[0].split("?")[0]
+        return unquote(self.driver.current_url.split("/runs/")[1].split("/")[0].split("?")[0])
 
     def open_run(self, dag: str, run_id: str) -> None:
         """Open a run's page."""
-        self.driver.get(f"{self.url}/dags/{dag}/runs/{run_id}")
+        self.driver.get(f"{self.url}/dags/{dag}/runs/{quote(run_id)}")
         self._one("[data-testid=header-card] [data-testid=state-badge]")
 
     def run_state(self) -> str:
@@ -123,7 +124,7 @@ class AirflowPage:
 
     def log(self, dag: str, run_id: str, task: str, expect: str) -> str:
         """The log that a task's page shows, once it contains ``expect``."""
-        self.driver.get(f"{self.url}/dags/{dag}/runs/{run_id}/tasks/{task}")
+        self.driver.get(f"{self.url}/dags/{dag}/runs/{quote(run_id)}/tasks/{task}")
         self._wait(lambda: expect in self._one("body").text)
         return self._one("body").text
 

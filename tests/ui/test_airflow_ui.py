@@ -68,7 +68,7 @@ def test_deploy_through_the_form(page, airflow, job, stack):
     page.fill({"job": job.name, "version": "v1"})
     page.picture("airflow-deploy-form")
     run_id = page.send("deploy_job")
-    run = next(run for run in [airflow.run("deploy_job", run_id.replace("%3A", ":").replace("%2B", "+"))])
+    run = airflow.run("deploy_job", run_id)
     page.open_run("deploy_job", run_id)
     assert page.wait_for_run(240) == "success"
     assert airflow.run("deploy_job", run.run_id).state == "success"
@@ -86,7 +86,7 @@ def test_upgrade_through_the_form(page, airflow, job):
     page.fill({"job": job.name, "version": "v2", "snapshot": "SavePoint1"})
     page.picture("airflow-upgrade-form")
     run_id = page.send("upgrade_job")
-    run = airflow.run("upgrade_job", run_id.replace("%3A", ":").replace("%2B", "+"))
+    run = airflow.run("upgrade_job", run_id)
     page.open_run("upgrade_job", run_id)
     page.picture("airflow-upgrade-under-way")
     assert page.wait_for_run(300) == "success"
