@@ -39,6 +39,19 @@ def job(stack: Settings, airflow: Airflow, tmp_path_factory: pytest.TempPathFact
         ended(airflow, airflow.trigger("cancel_job", {"job": job.name}))
 
 
+@pytest.fixture
+def running(airflow: Airflow, job: FreshJob) -> FreshJob:
+    """The job with v2 running, whatever the tests before left."""
+    record = job.record()
+    if not record.deployment:
+        run_to_end(airflow, "deploy_job", {"job": job.name, "version": "v2", **PATIENT})
+    elif record.desired != "running":
+        run_to_end(airflow, "start_job", {"job": job.name, **PATIENT})
+    wait_for(lambda: job.runs("v2"), 120, "v2 running")
+    job.caught_up()
+    return job
+
+
 def ended(airflow: Airflow, run: Run, seconds: float = RUN_S) -> Run:
     """The run at its end."""
     wait_for(lambda: airflow.run(run.dag_id, run.run_id).finished, seconds, f"the end of {run.dag_id}")
