@@ -74,11 +74,9 @@ class AirflowPage:
         self._one("[data-testid=trigger-dag-button]").click()
         self._one("[role=dialog] #element_job")
 
-    def complaints(self) -> int:
-        """How many fields say that they are required and empty; waits until one does."""
-        told = "This field is required"
-        self._wait(lambda: told in self._one("[role=dialog]").text)
-        return self._one("[role=dialog]").text.count(told)
+    def value(self, name: str) -> str:
+        """What a field of the form holds."""
+        return self._one(f"[role=dialog] #element_{name}").get_attribute("value") or ""
 
     def fill(self, values: dict[str, str]) -> None:
         """Type into the form's fields."""

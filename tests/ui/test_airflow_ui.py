@@ -64,13 +64,13 @@ def test_every_runbook_is_listed(page):
 
 def test_deploy_through_the_form(page, airflow, job, stack):
     page.open_form("deploy_job")
-    assert page.complaints() == 2  # no job and no version is preselected
+    assert (page.value("job"), page.value("version")) == ("", "")  # nothing is preselected
     page.fill({"job": job.name, "version": "v1"})
     page.picture("airflow-deploy-form")
     run_id = page.send("deploy_job")
     run = airflow.run("deploy_job", run_id)
     page.open_run("deploy_job", run_id)
-    assert page.wait_for_run(240) == "success"
+    assert page.wait_for_run(420) == "success"
     assert airflow.run("deploy_job", run.run_id).state == "success"
     shown_equals_known(page, airflow, "deploy_job", run.run_id)
     page.picture("airflow-deploy-run")
@@ -89,7 +89,7 @@ def test_upgrade_through_the_form(page, airflow, job):
     run = airflow.run("upgrade_job", run_id)
     page.open_run("upgrade_job", run_id)
     page.picture("airflow-upgrade-under-way")
-    assert page.wait_for_run(300) == "success"
+    assert page.wait_for_run(480) == "success"
     shown_equals_known(page, airflow, "upgrade_job", run.run_id)
     page.picture("airflow-upgrade-run")
 
