@@ -238,7 +238,8 @@ class Demo:
         last = max((point.window_end_ms for point in seen), default=switch)
         begun = switch - 15_000  # new stages start at the snapshot, whose windows end before the switch
         late = latenesses(seen)
-        steady = [value for at, value in late if not switch - AROUND_S * 1000 <= at <= back + AROUND_S * 1000]
+        shown = [(at, value) for at, value in late if at >= first]  # before: what had waited for the deployment
+        steady = [value for at, value in shown if not switch - AROUND_S * 1000 <= at <= back + AROUND_S * 1000]
         name = operation.request.snapshot or ""
         manifest = next(item for item in snapshots.list(self.store, JOB) if item.name == name)
         return {

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -175,27 +173,3 @@ def test_a_job_survives_a_kill_and_stops_at_a_boundary(job: Job) -> None:
     tail = checkpoints.tail(job.store, f"{prefix}per_minute/")
     assert tail.offsets == {"clicks": {"0": 13}} == stopped.stages["per_minute"].offsets
     assert job.points() == first | second
-
-
-def test_a_paused_driver_that_lost_its_lease_ends_without_writing(job: Job) -> None:
-    job.click((1, "/home"))
-    job.launch("first")
-    status = eventually(lambda: job.in_state("first", State.RUNNING), "state running")
-    process = psutil.Process(status.pid)
-    parent = process.parent()
-    assert parent
-    for pid in (parent.pid, process.pid):
-        os.kill(pid, signal.SIGSTOP)
-    try:
-        leases.grant(job.store, job.name, "second", 1)
-        job.click((200, "/end"))
-    finally:
-        for pid in (parent.pid, process.pid):
-            os.kill(pid, signal.SIGCONT)
-    eventually(lambda: not psutil.pid_exists(status.pid), "the end of the driver")
-    assert job.points() == {}
-    ended = job.status("first")
-    assert ended
-    assert ended.state is State.STOPPED
-    assert "holds the lease" in ended.reason
-    assert job.lease().launch == "second"

@@ -124,7 +124,8 @@ def test_after_a_kill_of_the_broker_the_topic_is_the_sequence(stack: Settings, l
     for least in (5_000, 30_000):
         wait_for(lambda least=least: written(ledger, topic) > least, 60, f"writing trade {least}")
         brokers = [c.pid for c in psutil.net_connections("tcp") if c.status == "LISTEN" and c.laddr.port == port]
-        assert brokers and brokers[0]
+        assert brokers
+        assert brokers[0]
         os.kill(brokers[0], signal.SIGKILL)  # the supervisor starts it again
         wait_for(lambda pid=brokers[0]: not psutil.pid_exists(pid), 30, "the kill")
     output, _ = process.communicate(timeout=120)

@@ -143,7 +143,7 @@ def _steps(report: Mapping[str, Any]) -> str:
     start = steps[0]["started_ms"]
     bars = [
         Bar(
-            step["title"],
+            step["name"].replace("_", " "),
             _rel(step["started_ms"], start),
             _rel(step["ended_ms"], start),
             _seconds(_rel(step["ended_ms"], step["started_ms"])),
