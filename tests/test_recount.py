@@ -101,8 +101,16 @@ def test_tumbling_average_is_compared_window_by_window() -> None:
     assert result.last_window.timestamp() * 1000 == T0 + 2000
 
 
-@pytest.mark.parametrize(("window", "slide"), [("1 second", None), ("5 seconds", "1 second"), ("5 seconds", "2 seconds"),
-                                          ("3 seconds", "3 seconds"), ("1 second", "4 seconds")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("window", "slide"),
+    [
+        ("1 second", None),
+        ("5 seconds", "1 second"),
+        ("5 seconds", "2 seconds"),
+        ("3 seconds", "3 seconds"),
+        ("1 second", "4 seconds"),
+    ],
+)
 @pytest.mark.parametrize("aggregate", ["average", "sum", "count"])
 @pytest.mark.parametrize("by", [("symbol",), ()])
 def test_every_shape_of_window_agrees_with_the_book(window, slide, aggregate, by) -> None:
