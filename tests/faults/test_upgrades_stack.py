@@ -1,6 +1,6 @@
 """Faults 1 to 7 and 18: an upgrade that is killed anywhere, triggered twice, or whose new version does not work.
 
-The kill points come from the plan; the whole list is run by ``make test-faults``, one of it, in the middle of copying, by ``make test``.
+The kill points come from the plan: ``make test-faults`` runs all, ``make test`` the one in the middle of copying.
 """
 
 from __future__ import annotations
