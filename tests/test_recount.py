@@ -48,6 +48,7 @@ def recounted(
     end: int = 10**9,
     from_the_beginning: bool = True,
     whole_only: bool = False,
+    had_forerunner: bool = False,
     chunk_ms: int = 60_000,
     source: Source = SOURCE,
 ) -> tuple[Measured, object]:
@@ -66,6 +67,7 @@ def recounted(
         T0 + bound,
         whole_only,
         from_the_beginning,
+        had_forerunner,
     )
     reader, _, (measured,) = recount_source(
         source, [plan], blocks, lambda _: Comparison("stage", "m", read, chunk_ms=chunk_ms)
@@ -272,6 +274,18 @@ def test_events_too_far_ahead_of_their_record_are_left_out_before_the_watermark(
     assert reader.ahead == counted
     if counted:  # had it moved the watermark, the last event would have been late
         assert (result.off, result.late) == (0, 0)
+
+
+def test_points_of_an_earlier_deployment_before_the_first_window_of_a_stage_that_began_anew_are_left_alone() -> None:
+    written = {(-5000, ()): 7, (-1000, ()): 8, (1000, ()): 10, (2000, ()): 20}
+    values = [trade(100, quantity=10), trade(1100, quantity=20)]
+    result, _ = recounted(VOL_1S, [block(values)], written, bound=2000, from_the_beginning=False, had_forerunner=True)
+    assert (result.off, result.expected) == (0, 2)
+    alone, _ = recounted(VOL_1S, [block(values)], written, bound=2000, from_the_beginning=False)
+    assert alone.unexpected == 2  # nobody else ever wrote this measurement
+    added = written | {(3000, ()): 9}
+    later, _ = recounted(VOL_1S, [block(values)], added, bound=3000, from_the_beginning=False, had_forerunner=True)
+    assert later.unexpected == 1
 
 
 def test_times_may_be_seconds_or_timestamps() -> None:

@@ -36,6 +36,8 @@ class StagePlan:
 
     ``whole_only`` leaves out windows that began before ``start``: their other events are not read.
     ``from_the_beginning`` says that no event of the source lies before ``start``.
+    ``had_forerunner`` says that an earlier deployment had a stage of this name, whose state was not kept: the points
+    before this stage's first window are its, and are not looked at.
     """
 
     stage: str
@@ -46,6 +48,7 @@ class StagePlan:
     bound_ms: int
     whole_only: bool = False
     from_the_beginning: bool = False
+    had_forerunner: bool = False
     notes: tuple[str, ...] = ()
 
 
@@ -74,6 +77,9 @@ class _Stage:
             self.comparison.from_ms = self.windows.first_whole_end_ms()
             self.placed = True
         for window in self.windows.close(until_ms):
+            if self.plan.had_forerunner and not self.placed:
+                self.comparison.from_ms = window.end_ms
+                self.placed = True
             self.comparison.add(window)
             self.comparison.settle(window.end_ms)
         if last:
@@ -215,9 +221,17 @@ def _plans(
             end=tail.offsets.get(spec.source, {}),
             bound_ms=tail.watermark_ms or 0,
             since=(since or {}).get(spec.source),
+            had_forerunner=_had_forerunner(store, deployment, name),
         )
         plans.setdefault(spec.source, []).append(plan)
     return plans
+
+
+def _had_forerunner(store: ObjectStore, deployment: Deployment, stage: str) -> bool:
+    """Whether a stage of this name ran before the deployment in which the present state began."""
+    begun = deployment.stages[stage].since_deployment if stage in deployment.stages else 1
+    earlier = (records.read(store, keys.deployment(deployment.job, n), Deployment) for n in range(1, begun))
+    return any(found is not None and stage in found.value.stages for found in earlier)
 
 
 def stage_plan(
@@ -231,6 +245,7 @@ def stage_plan(
     end: Mapping[str, int],
     bound_ms: int,
     since: Mapping[str, int] | None = None,
+    had_forerunner: bool = False,
 ) -> StagePlan:
     """Decide from where a stage is recounted.
 
@@ -238,6 +253,7 @@ def stage_plan(
         own: where its state began; None or empty means the source's own start.
         kept: first offsets that the topic still holds.
         end: what its last committed batch reached.
+        had_forerunner: see ``StagePlan``.
 
     Raises:
         RefusedError: the start is not recorded anywhere.
@@ -259,6 +275,7 @@ def stage_plan(
         bound_ms=bound_ms,
         whole_only=later,
         from_the_beginning=not later and not any(began.values()),
+        had_forerunner=had_forerunner,
         notes=("retention has removed the beginning of the ledger; earlier windows are not compared",)
         if overtaken
         else (),
