@@ -21,6 +21,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--keep-stack", action="store_true", help="leave the test stack running at the end")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A test of the real servers has deadlines, and the machine may be busy: it gets a second try, shown as RERUN."""
+    for item in items:
+        if item.get_closest_marker("stack"):
+            item.add_marker(pytest.mark.flaky(reruns=1))
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """A test that asks for ``seed`` runs once for each of them."""
     if "seed" in metafunc.fixturenames:
