@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,11 @@ TEST_HOME = ROOT / "build" / ("test-stack" if TEST_OFFSET == "10000" else f"test
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--seeds", type=int, default=1, help="seeds for each fault test")
     parser.addoption("--keep-stack", action="store_true", help="leave the test stack running at the end")
+
+
+def pytest_unconfigure() -> None:
+    """pytest's summary is the last line: Kafka clients that end with the interpreter have nothing to add."""
+    logging.disable(logging.CRITICAL)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
