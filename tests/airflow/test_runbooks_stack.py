@@ -14,7 +14,7 @@ from streamops.adapters.airflow import Airflow, Run
 from streamops.adapters.object_store import ObjectStore
 from streamops.errors import RefusedError
 from streamops.follow import Runbooks
-from streamops.operations import Operation
+from streamops.operations import Operation, tasks
 from streamops.settings import Settings
 
 pytestmark = pytest.mark.stack
@@ -133,7 +133,7 @@ def test_the_whole_life_of_a_job_through_its_runbooks(airflow, job):
 
     # Clearing a finished task runs it and all after it again, and changes nothing.
     before = job.record()
-    for task in ("check", "submit_driver", "switch", "finish"):
+    for task in tasks("upgrade_job"):
         clear(airflow, first, task)
         again = ended(airflow, first)
         assert again.state == "success", (task, states(airflow, again))
