@@ -1,7 +1,7 @@
 """Run a job on local Spark with sample rows: ``python -m streamops_runtime.rehearse DIR [VERSION]``.
 
-Sample rows of a source are JSON lines in ``samples/SOURCE.jsonl``. They run as a stream of two batches, the rows
-and then nothing, and all windows are closed at the end, so that what is shown is what the job would write.
+Sample rows of a source are JSON lines in ``samples/SOURCE.jsonl``. They are read as one
+finished batch, so every window is closed: what is shown is what the job would write in the end.
 """
 
 from __future__ import annotations
