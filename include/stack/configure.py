@@ -182,6 +182,8 @@ def _connections(layout: Layout, pairs: dict[str, str]) -> dict[str, object]:
             },
         },
         "streamops_kafka": {"conn_type": "kafka", "extra": {"bootstrap.servers": pairs["KAFKA_BOOTSTRAP_SERVERS"]}},
+        # Its own connection, because it is no credential of a server: who has it can make snapshots that are believed.
+        "streamops_snapshots": {"conn_type": "generic", "password": pairs["SNAPSHOT_KEYS"]},
         "streamops_influx": {
             "conn_type": "generic",
             "host": pairs["INFLUX_URL"],

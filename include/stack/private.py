@@ -38,6 +38,7 @@ def _generated() -> dict[str, str]:
     return {
         "S3_ACCESS_KEY": "streamops-" + secrets.token_hex(4),
         "S3_SECRET_KEY": secrets.token_hex(20),
+        "SNAPSHOT_KEYS": f"k{secrets.token_hex(3)}:{secrets.token_hex(32)}",
         "INFLUX_PASSWORD": token(),
         "INFLUX_TOKEN": token(),
         "AIRFLOW_PASSWORD": secrets.token_urlsafe(12),

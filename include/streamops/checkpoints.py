@@ -39,6 +39,7 @@ _STATE = re.compile(
     r"(?P<store>state/(?P<operator>\d+)/(?P<partition>\d+)/(?:[^/]+/)?)"
     r"(?P<version>\d+)_(?P<id>[0-9a-f-]{36})\.(?P<kind>zip|changelog)(?P<sidecar>\.crc)?"
 )
+_CONTENT = re.compile(r"state/\d+/\d+/(?:[^/]+/)?(?:SSTs|logs)/[^/]*[0-9a-f-]{36}[^/]*")
 _PLAIN_STATE = re.compile(r"state/\d+/\d+/(?:[^/]+/)?\d+\.(zip|changelog|delta|snapshot)")
 _METADATA = re.compile(r"state/\d+/(?:.*/)?(?:_metadata|_stateSchema)/.*?(?P<batch>\d+)?(?:_[0-9a-f-]{36})?(?:\.crc)?")
 
@@ -238,6 +239,11 @@ class _Reader:
 
     def _text(self, path: str) -> str:
         return self.store.get(self.prefix + path).body.decode()
+
+
+def is_immutable(path: str) -> bool:
+    """Whether a file is written once under a unique name: changelogs, full versions, and what these refer to."""
+    return bool(_STATE.fullmatch(path) or _CONTENT.fullmatch(path))
 
 
 def parse_offsets(text: str, where: str = "offset log") -> tuple[Offsets, int | None]:

@@ -55,3 +55,7 @@ class UnhealthyError(StreamOpsError):
 
 class LeaseLostError(StreamOpsError):
     """This driver no longer holds the job's lease and must not write."""
+
+
+class SignatureError(StreamOpsError):
+    """There is no key to sign with, or the keys of the installation cannot be read."""

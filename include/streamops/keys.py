@@ -126,3 +126,38 @@ def snapshot_data(job: str, attempt: str, stage: str) -> str:
 def snapshot_draft(job: str, attempt: str) -> str:
     """The manifest of an attempt that is not a snapshot yet."""
     return f"snapshots/{checked('job', job)}/data/{checked('snapshot', attempt)}/manifest.json"
+
+
+def snapshots_data(job: str) -> str:
+    """Prefix of the objects of all attempts of a job."""
+    return f"snapshots/{checked('job', job)}/data/"
+
+
+def removed_snapshots(job: str) -> str:
+    """Prefix of what is remembered of removed snapshots while they can be brought back."""
+    return f"snapshots/{checked('job', job)}/removed/"
+
+
+def removed_snapshot(job: str, snapshot: str) -> str:
+    """One removed snapshot."""
+    return f"{removed_snapshots(job)}{checked('snapshot', snapshot)}.json"
+
+
+def snapshot_pin(job: str, snapshot: str) -> str:
+    """Says that a snapshot must be kept, and why."""
+    return f"snapshots/{checked('job', job)}/pins/{checked('snapshot', snapshot)}.json"
+
+
+def snapshot_checks(job: str) -> str:
+    """Prefix of what verifications found."""
+    return f"snapshots/{checked('job', job)}/checks/"
+
+
+def snapshot_check(job: str, snapshot: str) -> str:
+    """When a snapshot was last verified, how, and what was found."""
+    return f"{snapshot_checks(job)}{checked('snapshot', snapshot)}.json"
+
+
+def snapshot_schedule(job: str) -> str:
+    """What the schedule of a job's snapshots last did."""
+    return f"snapshots/{checked('job', job)}/schedule.json"

@@ -26,6 +26,8 @@ class Settings(BaseModel):
     influx_org: str
     influx_token: SecretStr
     influx_bucket: str
+    # ID:HEX,ID:HEX; the first signs snapshots, each is accepted. Drivers and executors have none.
+    snapshot_keys: SecretStr = SecretStr("")
     spark_master: str = ""
     spark_ui: str = ""
     airflow_url: str = ""

@@ -389,6 +389,8 @@ def _export(work: Work, *, live: bool, also_to: str | None = None, also_stages: 
         "attempt": attempt,
         "objects": len(manifest.objects),
         "bytes": manifest.size,
+        "copied_objects": len(manifest.copied()),
+        "copied_bytes": sum(item.size for item in manifest.copied()),
         "seconds": seconds,
         "stages": {name: {"batch": s.batch, "offsets": s.offsets} for name, s in manifest.stages.items()},
     }
@@ -396,7 +398,7 @@ def _export(work: Work, *, live: bool, also_to: str | None = None, also_stages: 
 
 def draft(work: Work, facts: Mapping[str, Any]) -> Manifest:
     """The manifest of what was exported, which is not a snapshot yet."""
-    return Manifest.model_validate_json(work.ports.store.get(keys.snapshot_draft(work.job, facts["attempt"])).body)
+    return snapshots.read(work.ports.store, keys.snapshot_draft(work.job, facts["attempt"]))
 
 
 def commit_manifest(work: Work) -> Facts:

@@ -42,6 +42,7 @@ def running(directory: Path) -> Iterator[Settings]:
         influx_org="tests",
         influx_token="none",
         influx_bucket="none",
+        snapshot_keys=f"tests:{secrets.token_hex(32)}",
     )
     try:
         deadline = time.monotonic() + 60

@@ -118,6 +118,7 @@ class Rig:
         plain = settings.model_dump() | {
             "s3_secret_key": settings.s3_secret_key.get_secret_value(), "influx_token": "none", "airflow_password": "",
         }  # fmt: skip
+        plain.pop("snapshot_keys")  # drivers have none
         (directory / "node.env").write_text("".join(f"{key.upper()}={value}\n" for key, value in plain.items()))
         began = time.time()
         self.cluster, self.topic, self.runs = Cluster(settings, directory, began), Topic(began), Runs()

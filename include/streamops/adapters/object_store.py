@@ -15,6 +15,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from streamops.errors import ConflictError, NotFoundError, StreamOpsError, UnreachableError
 from streamops.settings import Settings
+from streamops.signatures import Keyring
 
 # The SDK retries a lost conditional write after a lost answer and then sees its own write as a conflict;
 # callers that must tell the two apart compare what is stored (see records.py).
@@ -46,6 +47,18 @@ class ObjectInfo:
 
 
 @dataclass(frozen=True)
+class Version:
+    """One version of an object, or a delete marker (``size`` 0) that hides those before it."""
+
+    key: str
+    version_id: str
+    size: int
+    modified: datetime
+    latest: bool
+    marker: bool
+
+
+@dataclass(frozen=True)
 class Copied:
     """What a server-side copy reported; ``sha256`` is the full-object hash in hex."""
 
@@ -65,7 +78,7 @@ class Head:
 
 
 class ObjectStore:
-    """One bucket.
+    """One bucket; ``keyring`` holds the keys of its snapshots' signatures, if this host has them.
 
     Raises (every method): UnreachableError when the server does not answer or answers 5xx after retries.
     """
@@ -73,6 +86,7 @@ class ObjectStore:
     def __init__(self, settings: Settings) -> None:
         self.bucket = settings.s3_bucket
         self.endpoint = settings.s3_endpoint
+        self.keyring = Keyring.parse(settings.snapshot_keys.get_secret_value())
         self._s3: Any = boto3.client(
             "s3",
             endpoint_url=settings.s3_endpoint,
@@ -132,6 +146,14 @@ class ObjectStore:
         sha256 = base64.b64decode(checksum).hex() if checksum else None
         return Head(answer["ContentLength"], answer["ETag"], sha256, answer.get("VersionId"))
 
+    def exists(self, key: str) -> bool:
+        """Whether there is such an object now."""
+        try:
+            self.head(key)
+        except NotFoundError:
+            return False
+        return True
+
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """Every object below ``prefix``, in key order."""
         try:
@@ -156,6 +178,35 @@ class ObjectStore:
                 self._s3.delete_object(Bucket=self.bucket, Key=key)
         except (ClientError, BotoCoreError) as error:
             raise self._translated(error, "objects") from error
+
+    def versions(self, prefix: str) -> Iterator[Version]:
+        """Every version and delete marker below ``prefix``, in key order."""
+        try:
+            for page in self._s3.get_paginator("list_object_versions").paginate(Bucket=self.bucket, Prefix=prefix):
+                found = [(entry, False) for entry in page.get("Versions", ())]
+                found += [(entry, True) for entry in page.get("DeleteMarkers", ())]
+                for entry, marker in sorted(found, key=lambda pair: pair[0]["Key"]):
+                    size = 0 if marker else entry["Size"]
+                    yield Version(
+                        entry["Key"], entry["VersionId"], size, entry["LastModified"], entry["IsLatest"], marker
+                    )
+        except (ClientError, BotoCoreError) as error:
+            raise self._translated(error, prefix) from error
+
+    def delete_versions(self, versions: Iterable[Version]) -> None:
+        """Remove versions for good; nothing brings them back. One that is not there is not an error."""
+        names = [{"Key": version.key, "VersionId": version.version_id} for version in versions]
+        try:
+            for start in range(0, len(names), 1000):
+                batch = {"Objects": names[start : start + 1000], "Quiet": True}
+                answer = self._s3.delete_objects(Bucket=self.bucket, Delete=batch)
+                if refused := answer.get("Errors"):
+                    raise StreamOpsError(
+                        f"The object store did not remove {refused[0]['Key']} and {len(refused) - 1} more "
+                        f"({refused[0].get('Code')}); check the credentials and run it again."
+                    )
+        except (ClientError, BotoCoreError) as error:
+            raise self._translated(error, "old versions") from error
 
     def _translated(self, error: Exception, key: str) -> StreamOpsError:
         if isinstance(error, ClientError):

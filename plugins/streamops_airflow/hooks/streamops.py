@@ -30,15 +30,18 @@ if TYPE_CHECKING:
 logging.getLogger("kafka").setLevel(logging.WARNING)
 
 S3, SPARK, KAFKA, INFLUX = "streamops_s3", "streamops_spark", "streamops_kafka", "streamops_influx"
+SNAPSHOTS = "streamops_snapshots"
 
 
-def settings_from(s3: Connection, spark: Connection, kafka: Connection, influx: Connection) -> Settings:
-    """Read the four connections.
+def settings_from(
+    s3: Connection, spark: Connection, kafka: Connection, influx: Connection, signing: Connection
+) -> Settings:
+    """Read the five connections.
 
     ``streamops_s3``: login, password, extra ``endpoint_url`` and ``bucket``. ``streamops_spark``: host and port of
     the master, extra ``spark_ui``, ``spark_home``, ``spark_conf_dir`` and ``node_dir``. ``streamops_kafka``: extra
     ``bootstrap.servers``. ``streamops_influx``: host is the URL, login the organisation, password the token, extra
-    ``bucket``.
+    ``bucket``. ``streamops_snapshots``: password is the list of signing keys, ID:HEX each, the current one first.
     """
     s3_extra, spark_extra = s3.extra_dejson, spark.extra_dejson
     host = (spark.host or "").removeprefix("spark://")
@@ -52,6 +55,7 @@ def settings_from(s3: Connection, spark: Connection, kafka: Connection, influx: 
         "influx_org": influx.login,
         "influx_token": influx.password,
         "influx_bucket": influx.extra_dejson["bucket"],
+        "snapshot_keys": signing.password or "",
         "spark_master": f"spark://{host}:{spark.port}" if spark.port else f"spark://{host}",
         "spark_ui": spark_extra.get("spark_ui", ""),
         "spark_home": spark_extra["spark_home"],
@@ -112,12 +116,14 @@ class StreamOpsHook(BaseHook):
     """Clients of one installation.
 
     Args:
-        s3, spark, kafka, influx: connection ids.
+        s3, spark, kafka, influx, signing: connection ids.
     """
 
-    def __init__(self, s3: str = S3, spark: str = SPARK, kafka: str = KAFKA, influx: str = INFLUX) -> None:
+    def __init__(
+        self, s3: str = S3, spark: str = SPARK, kafka: str = KAFKA, influx: str = INFLUX, signing: str = SNAPSHOTS
+    ) -> None:
         super().__init__()
-        self.ids = (s3, spark, kafka, influx)
+        self.ids = (s3, spark, kafka, influx, signing)
 
     @cached_property
     def settings(self) -> Settings:

@@ -1,0 +1,49 @@
+"""Whether a snapshot's objects are what its manifest says."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+from streamops import checkpoints
+from streamops.adapters.object_store import ObjectStore
+from streamops.errors import NotFoundError, SnapshotRefusedError
+from streamops.snapshots import catalogue
+from streamops.snapshots.manifest import Manifest, ManifestObject
+
+
+def verify(store: ObjectStore, manifest: Manifest) -> None:
+    """Compare every object with the manifest, without reading its bytes.
+
+    Raises:
+        SnapshotRefusedError: naming the first object that is missing or altered.
+    """
+    with ThreadPoolExecutor(checkpoints.THREADS) as pool:
+        found = zip(manifest.objects, pool.map(lambda item: problem(store, item), manifest.objects), strict=True)
+        for item, wrong in found:
+            if wrong:
+                raise refusal(store, manifest, item, wrong)
+
+
+def refusal(store: ObjectStore, manifest: Manifest, item: ManifestObject, wrong: str) -> SnapshotRefusedError:
+    """What is said of a snapshot with a wrong object: also which others need the same one."""
+    others = [name for name in catalogue.sharing(store, manifest.job, item.key) if name != manifest.name]
+    shared = f" (snapshots {', '.join(others)} need the same object)" if others else ""
+    return SnapshotRefusedError(
+        f"Snapshot {manifest.job}/{manifest.name} is not intact: {wrong}{shared}; nothing was touched, "
+        "use another snapshot."
+    )
+
+
+def problem(store: ObjectStore, item: ManifestObject) -> str:
+    """What is wrong with an object, as far as the server knows without reading it; empty for nothing."""
+    try:
+        head = store.head(item.key)
+    except NotFoundError:
+        return f"{item.key} is missing"
+    if head.size != item.size:
+        return f"{item.key} has {head.size} bytes instead of {item.size}"
+    if head.sha256 != item.sha256:
+        return f"{item.key} has another SHA-256 than the manifest says"
+    if item.version_id and head.version_id != item.version_id:
+        return f"{item.key} was written again after the snapshot was taken"
+    return ""

@@ -1,0 +1,36 @@
+"""What export attempts left behind that never became a snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from streamops import keys
+from streamops.adapters.object_store import ObjectStore
+from streamops.snapshots import catalogue, removal
+
+
+def remove_leftovers(store: ObjectStore, job: str, keep: Iterable[str] = ()) -> int:
+    """Remove the data of attempts that never became a snapshot. Only for the holder of the job's operation lock.
+
+    An object that any snapshot needs stays, whoever copied it; so does everything of a snapshot that was removed
+    and can still be brought back.
+
+    Returns:
+        How many objects were removed.
+    """
+    root = keys.snapshots_data(job)
+    entries = catalogue.entries(store, job)
+    gone = removal.removed(store, job)
+    if any(entry.manifest is None for entry in entries) or any(item.manifest is None for item in gone):
+        return 0  # a manifest that cannot be read may still be repaired; its data stays
+    manifests = [entry.manifest for entry in entries if entry.manifest] + [
+        item.manifest for item in gone if item.manifest
+    ]
+    attempts = {manifest.attempt for manifest in manifests} | set(keep)
+    unused = [prefix for prefix in store.prefixes(root) if prefix.removeprefix(root).rstrip("/") not in attempts]
+    if not unused:
+        return 0
+    needed = {item.key for manifest in manifests for item in manifest.objects}
+    found = [info.key for prefix in unused for info in store.list(prefix) if info.key not in needed]
+    store.delete(found)
+    return len(found)

@@ -1,0 +1,184 @@
+"""Removing snapshots, bringing them back, and freeing their bytes once that time is over.
+
+To remove is to take the manifest away and to remember it; the data stays for ``KEPT``. Only the sweep deletes data,
+for good (with its old versions), and only what no snapshot, removed snapshot or unfinished export needs.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from streamops import checkpoints, keys
+from streamops.adapters.object_store import ObjectStore, Version
+from streamops.errors import ConflictError, NotFoundError, SnapshotExistsError, SnapshotRefusedError
+from streamops.records import now
+from streamops.snapshots import catalogue
+from streamops.snapshots.manifest import Manifest, parse
+
+KEPT = timedelta(days=14)
+
+
+class Record(BaseModel):
+    """What is remembered of a removed snapshot; ``body`` is its signed manifest, unchanged."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    job: str
+    name: str
+    reason: str
+    by: str
+    body: str
+
+
+@dataclass(frozen=True)
+class Removed:
+    """A removed snapshot, since ``when`` by the object store's clock; ``manifest`` is None if it cannot be trusted."""
+
+    job: str
+    name: str
+    when: datetime
+    record: Record | None
+    manifest: Manifest | None
+
+    def until(self) -> datetime:
+        """How long it can be brought back."""
+        return self.when + KEPT
+
+
+@dataclass(frozen=True)
+class Swept:
+    """What a sweep freed: the names that are gone for good, versions of objects, and bytes."""
+
+    snapshots: tuple[str, ...] = ()
+    versions: int = 0
+    size: int = 0
+    stopped_by: str = ""  # why nothing was swept
+
+
+def remove(store: ObjectStore, job: str, name: str, reason: str, by: str) -> None:
+    """Take a snapshot out of the catalogue; ``undelete`` brings it back for 14 days.
+
+    Raises:
+        NotFoundError: there is no such snapshot.
+    """
+    key = keys.manifest(job, name)
+    try:
+        body = store.get(key).body
+    except NotFoundError:
+        if store.exists(keys.removed_snapshot(job, name)):
+            return  # a retry
+        raise NotFoundError(
+            f"Job {job} has no snapshot {name}; 'streamops snapshots {job}' lists what there is."
+        ) from None
+    record = Record(job=job, name=name, reason=reason, by=by, body=body.decode(errors="replace"))
+    store.put(keys.removed_snapshot(job, name), record.model_dump_json().encode())
+    store.delete([key])
+
+
+def undelete(store: ObjectStore, job: str, name: str) -> Manifest:
+    """Bring a removed snapshot back, as it was.
+
+    Raises:
+        NotFoundError: nothing of that name was removed, or its time is over.
+        SnapshotRefusedError: its manifest is not to be trusted, or an object is gone.
+        SnapshotExistsError: the name is in use.
+    """
+    found = next((item for item in removed(store, job) if item.name == name), None)
+    if found is None or found.record is None:
+        raise NotFoundError(
+            f"No removed snapshot {name} of job {job} can be brought back; "
+            f"'streamops snapshots removed {job}' lists them."
+        )
+    manifest = parse(found.record.body.encode(), keys.removed_snapshot(job, name), store.keyring)
+    if (manifest.job, manifest.name) != (job, name):
+        raise SnapshotRefusedError(f"What is kept of {job}/{name} names itself {manifest.job}/{manifest.name}.")
+    try:
+        store.put(keys.manifest(job, name), found.record.body.encode(), if_absent=True)
+    except ConflictError:
+        if catalogue.load(store, job, name).attempt != manifest.attempt:
+            raise SnapshotExistsError(f"Job {job} has another snapshot {name} by now; it is unchanged.") from None
+    store.delete([keys.removed_snapshot(job, name)])
+    return manifest
+
+
+def removed(store: ObjectStore, job: str) -> list[Removed]:
+    """The removed snapshots of a job that can still be brought back, the oldest removal first."""
+
+    def read(info_key: str, when: datetime) -> Removed | None:
+        name = info_key.rsplit("/", 1)[1].removesuffix(".json")
+        try:
+            record = Record.model_validate_json(store.get(info_key).body)
+            manifest = parse(record.body.encode(), info_key, store.keyring)
+        except NotFoundError:
+            return None
+        except ValidationError:
+            return Removed(job, name, when, None, None)
+        except SnapshotRefusedError:
+            return Removed(job, name, when, record, None)
+        return Removed(job, name, when, record, manifest)
+
+    present = {info.key for info in store.list(keys.snapshots(job))}
+    infos = [
+        info
+        for info in store.list(keys.removed_snapshots(job))
+        if keys.manifest(job, info.key.rsplit("/", 1)[1].removesuffix(".json")) not in present  # half way back
+    ]
+    with ThreadPoolExecutor(checkpoints.THREADS) as pool:
+        found = [item for item in pool.map(lambda info: read(info.key, info.modified), infos) if item is not None]
+    return sorted(found, key=lambda item: (item.when, item.name))
+
+
+def sweep(store: ObjectStore, job: str, moment: datetime | None = None, *, apply: bool = True) -> Swept:
+    """Free what nothing needs any more. Only for the holder of the job's operation lock.
+
+    Args:
+        moment: the present; only what was removed, or left over, ``KEPT`` before it goes.
+        apply: False only counts.
+    """
+    before = (moment or now()) - KEPT
+    entries, gone = catalogue.entries(store, job), removed(store, job)
+    if bad := next((entry for entry in entries if entry.manifest is None), None):
+        return Swept(stopped_by=f"{job}/{bad.name} cannot be read, and what it needs is unknown: {bad.refused}")
+    expired = [item for item in gone if item.when <= before]
+    kept = [item for item in gone if item.when > before]
+    if lost := next((item for item in kept if item.manifest is None), None):
+        return Swept(stopped_by=f"what was kept of the removed {job}/{lost.name} cannot be read")
+    manifests = [entry.manifest for entry in entries if entry.manifest]
+    manifests += [item.manifest for item in kept if item.manifest]
+    manifests += _drafts(store, job, before)
+    needed = {item.key for manifest in manifests for item in manifest.objects}
+    by_key: dict[str, list[Version]] = defaultdict(list)
+    for version in store.versions(keys.snapshots_data(job)):
+        by_key[version.key].append(version)
+    old = [
+        version
+        for key, versions in by_key.items()
+        if key not in needed and max(item.modified for item in versions) <= before
+        for version in versions
+    ]
+    names = tuple(item.name for item in expired)
+    if apply:
+        store.delete_versions(old)
+        for name in names:  # last, so that a sweep that died is done again
+            for key in (keys.snapshot_check(job, name), keys.snapshot_pin(job, name), keys.manifest(job, name)):
+                store.delete_versions(store.versions(key))
+            store.delete_versions(store.versions(keys.removed_snapshot(job, name)))
+    return replace(Swept(names), versions=len(old), size=sum(version.size for version in old))
+
+
+def _drafts(store: ObjectStore, job: str, before: datetime) -> list[Manifest]:
+    """Exports that may still become snapshots."""
+    found = []
+    for prefix in store.prefixes(keys.snapshots_data(job)):
+        for info in store.list(f"{prefix}manifest.json"):
+            if info.modified > before:
+                try:
+                    found.append(catalogue.read(store, info.key))
+                except (NotFoundError, SnapshotRefusedError):
+                    continue
+    return found

@@ -1,0 +1,75 @@
+"""A job's checkpoints and snapshots without any process: batches are run, and snapshots taken, by the test itself."""
+
+from __future__ import annotations
+
+from fakes import object_server
+from fakes.driver import Stage
+from streamops import checkpoints, jobs, keys, records, snapshots
+from streamops.adapters.object_store import ObjectStore
+from streamops.records import Deployment, JobRecord, StageStart
+from streamops.settings import Settings
+from streamops.snapshots import Manifest, Origin
+
+JOB = "sums"
+STAGES = ("a", "b")
+
+
+class Shelf:
+    """One job with one deployment, whose two stages have state laid out like Spark's."""
+
+    def __init__(self, settings: Settings, job: str = JOB) -> None:
+        self.settings, self.job = settings, job
+        self.store = ObjectStore(settings)
+        self.s3 = object_server.client(settings)
+        self.count = 0
+        self.deploy(1)
+
+    def deploy(self, number: int, from_snapshot: str | None = None) -> None:
+        """A new deployment with an empty checkpoint, which is the current one from now on."""
+        deployment = Deployment(
+            job=self.job, number=number, version=f"v{number}", artifact_sha256="a" * 64, runtime_sha256="r" * 64,
+            created=records.now(), created_by="test", from_snapshot=from_snapshot,
+            stages={name: StageStart(since_deployment=number) for name in STAGES},
+        )  # fmt: skip
+        records.write(self.store, keys.deployment(self.job, number), deployment)
+        record = JobRecord(job=self.job, desired="running", version=f"v{number}", deployment=number)
+        records.write(self.store, keys.record(self.job), record)
+        checkpoints.mark_ready(self.store, keys.epoch_ready(self.job, number, 1), {}, "nothing")
+        self.number = number
+        self.stages = [Stage(self.store, self.job, name, keys.stage(self.job, number, 1, name), 0) for name in STAGES]
+
+    def batches(self, count: int = 1) -> None:
+        """So many more batches of each stage."""
+        for _ in range(count):
+            for stage in self.stages:
+                stage.run_batch(stage.offset + 7, lambda: None)
+
+    def export(self, name: str, attempt: str | None = None, **more: object) -> Manifest:
+        """Copied, but not a snapshot yet."""
+        self.count += 1
+        deployment = jobs.deployment(self.store, self.job, self.number)
+        names = [stage.name for stage in self.stages]
+        return snapshots.export(
+            self.store,
+            deployment,
+            name,
+            attempt or f"attempt-{self.count}",
+            names,
+            Origin("op", "ada"),
+            live=True,
+            **more,
+        )
+
+    def take(self, name: str) -> Manifest:
+        """A snapshot."""
+        manifest = self.export(name)
+        snapshots.commit_manifest(self.store, manifest)
+        return manifest
+
+    def overwrite(self, key: str, body: bytes) -> None:
+        """What somebody with the bucket's credentials can do."""
+        self.s3.put_object(Bucket=self.settings.s3_bucket, Key=key, Body=body, ChecksumAlgorithm="SHA256")
+
+    def bytes_kept(self) -> int:
+        """Of all versions of all data objects of the job."""
+        return sum(version.size for version in self.store.versions(keys.snapshots_data(self.job)))
