@@ -10,6 +10,10 @@ from pathlib import Path
 import pytest
 
 from fakes.fixtures import bucket, object_store_server, rig  # noqa: F401
+from streamops.adapters.airflow import Airflow
+from streamops.adapters.object_store import ObjectStore
+from streamops.follow import Runbooks
+from streamops.operations import RUNBOOKS
 from streamops.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -63,6 +67,14 @@ def stack(request: pytest.FixtureRequest) -> Iterator[Settings]:
         finally:
             if not found and not request.config.getoption("--keep-stack"):
                 lifecycle.down(TEST_HOME)
+
+
+@pytest.fixture(scope="session")
+def airflow(stack: Settings) -> Iterator[Airflow]:
+    """A client of the stack's Airflow, which knows all runbooks."""
+    with Airflow(stack) as airflow:
+        Runbooks(airflow, ObjectStore(stack)).wait_ready(RUNBOOKS)
+        yield airflow
 
 
 @pytest.fixture

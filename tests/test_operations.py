@@ -6,11 +6,9 @@ import pytest
 from pydantic import ValidationError
 
 from streamops.errors import NotFoundError
-from streamops.operations import TEARDOWNS, Operation, Owner, Request, Step, StepRecord, plan, tasks
+from streamops.operations import RUNBOOKS, Operation, Owner, Request, Step, StepRecord, plan, tasks
 from streamops.records import now
 from streamops.steps import BODIES, LOOKS
-
-RUNBOOKS = sorted(TEARDOWNS)
 
 
 @pytest.mark.parametrize("runbook", RUNBOOKS)

@@ -102,8 +102,24 @@ def _node(layout: Layout, pairs: dict[str, str]) -> None:
     settings |= {"spark.driver.host": "127.0.0.1"}
     lines = "".join(f"{key} {value}\n" for key, value in settings.items())
     (layout.node / "spark-defaults.conf").write_text(f"# No secret here: this travels to command lines.\n{lines}")
+    (layout.node / "log4j2.properties").write_text(_LOGGING)
     (layout.submit_conf / "spark-defaults.conf").write_text("# Empty on purpose: this travels to command lines.\n")
     refresh(layout)
+
+
+# Spark's own default is INFO for everything: several lines for each task and each poll of a source, which no one
+# reads and which take a good part of a small machine's time.
+_LOGGING = """\
+rootLogger.level = warn
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %d{yyyy-MM-dd HH:mm:ss,SSS}{UTC}Z %p %c{1}: %m%n%ex
+logger.deploy.name = org.apache.spark.deploy
+logger.deploy.level = info
+"""
 
 
 def refresh(layout: Layout) -> None:
@@ -138,8 +154,14 @@ def _airflow(layout: Layout, pairs: dict[str, str]) -> None:
         "api_auth": {"jwt_secret": pairs["AIRFLOW_JWT_SECRET"]},
         "database": {"sql_alchemy_conn": _database(layout)},
         "logging": {"base_log_folder": layout.airflow / "logs"},
-        "dag_processor": {"refresh_interval": 15, "min_file_process_interval": 20, "parsing_processes": 1},
-        "scheduler": {"enable_health_check": False},
+        "dag_processor": {"refresh_interval": 15, "min_file_process_interval": 300, "parsing_processes": 1},
+        # A scheduler that dies is replaced within seconds; the tasks it leaves behind are noticed soon after.
+        "scheduler": {
+            "enable_health_check": False,
+            "scheduler_health_check_threshold": 15,
+            "orphaned_tasks_check_interval": 10,
+            "task_instance_heartbeat_timeout": 60,
+        },
         "secrets": {"backend": backend, "backend_kwargs": arguments},
         "workers": {"secrets_backend": backend, "secrets_backend_kwargs": arguments},
         "usage_data_collection": {"enabled": False},

@@ -108,8 +108,8 @@ def _python(log: Path) -> bool:
     complete = (builds.VENV / "bin" / "pip").exists()  # pip comes last, so an interrupted one lacks it
     steps = [] if complete else [[sys.executable, "-m", "venv", str(builds.VENV)]]
     pip = [str(python), "-m", "pip", "--disable-pip-version-check", "install"]
-    # The lock is complete, so nothing is left to resolve.
-    steps += [[*pip, "--no-deps", "-r", str(LOCK)]]
+    # The lock is complete, so nothing is left to resolve; Python compiles what is imported, which is a small part.
+    steps += [[*pip, "--no-deps", "--no-compile", "-r", str(LOCK)]]
     steps += [[*pip, "--no-deps", "--no-build-isolation", "-e", str(REPOSITORY)]]
     with _Heartbeat("Python packages: installing"), log.open("w") as output:
         for step in steps:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -17,6 +17,7 @@ from streamops.errors import NotFoundError
 from streamops.records import JobRecord, now
 
 Runbook = Literal["deploy_job", "start_job", "snapshot_job", "cancel_job", "upgrade_job"]
+RUNBOOKS: tuple[str, ...] = get_args(Runbook)
 OperationState = Literal["running", "failed", "undone", "aborted", "succeeded"]
 OVER: frozenset[str] = frozenset({"undone", "aborted", "succeeded"})
 

@@ -14,10 +14,9 @@ import pytest
 from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk.exceptions import ParamValidationError
 
-from streamops.operations import Request, plan, tasks
+from streamops.operations import RUNBOOKS, Request, plan, tasks
 from streamops.settings import REPOSITORY
 
-RUNBOOKS = ("deploy_job", "start_job", "snapshot_job", "cancel_job", "upgrade_job")
 DESTRUCTIVE = ("from_scratch", "cancel", "fork")
 
 

@@ -3,31 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
+import psutil
 import pytest
 
 from fresh_job import FreshJob, wait_for
-from streamops import artifacts, keys, locks, records
-from streamops.adapters.airflow import Airflow, Run
-from streamops.adapters.object_store import ObjectStore
+from runbooks import PATIENT, clear, ended, free, log, mark_failed, operation, run_to_end, states
+from stack import lifecycle
+from streamops import artifacts, keys, records
+from streamops.adapters.airflow import Airflow
 from streamops.errors import RefusedError
-from streamops.follow import Runbooks
 from streamops.operations import Operation, tasks
 from streamops.settings import Settings
+from support import Servers, pythons, works_again
 
 pytestmark = pytest.mark.stack
-RUNBOOKS = ("deploy_job", "start_job", "snapshot_job", "cancel_job", "upgrade_job")
-RUN_S = 900
-PATIENT = {"healthy_timeout_s": 600}  # the machine may be busy with other tests
-
-
-@pytest.fixture(scope="module")
-def airflow(stack: Settings) -> Iterator[Airflow]:
-    with Airflow(stack) as airflow:
-        Runbooks(airflow, ObjectStore(stack)).wait_ready(RUNBOOKS)
-        yield airflow
 
 
 @pytest.fixture(scope="module")
@@ -47,41 +39,9 @@ def running(airflow: Airflow, job: FreshJob) -> FreshJob:
         run_to_end(airflow, "deploy_job", {"job": job.name, "version": "v2", **PATIENT})
     elif record.desired != "running":
         run_to_end(airflow, "start_job", {"job": job.name, **PATIENT})
-    wait_for(lambda: job.runs("v2"), 120, "v2 running")
+    wait_for(lambda: works_again(job), 120, f"{job.name} working")
     job.caught_up()
     return job
-
-
-def ended(airflow: Airflow, run: Run, seconds: float = RUN_S) -> Run:
-    """The run at its end."""
-    wait_for(lambda: airflow.run(run.dag_id, run.run_id).finished, seconds, f"the end of {run.dag_id}")
-    return airflow.run(run.dag_id, run.run_id)
-
-
-def states(airflow: Airflow, run: Run) -> dict[str, str | None]:
-    return {task.task_id: task.state for task in airflow.tasks(run.dag_id, run.run_id)}
-
-
-def log(airflow: Airflow, run: Run, task: str, tries: int = 1) -> str:
-    return "\n".join(airflow.log(run.dag_id, run.run_id, task, tries))
-
-
-def operation(job: FreshJob, run: Run) -> Operation | None:
-    for info in job.store.list(keys.operations(job.name)):
-        found = records.read(job.store, info.key, Operation)
-        if found and found.value.owner.run_id == run.run_id:
-            return found.value
-    return None
-
-
-def free(job: FreshJob) -> bool:
-    """Whether the next operation may begin."""
-    lock = locks.read(job.store, job.name)
-    return lock is None or lock.value.operation is None
-
-
-def run_to_end(airflow: Airflow, dag_id: str, values: dict[str, Any]) -> Run:
-    return ended(airflow, airflow.trigger(dag_id, values))
 
 
 @pytest.mark.parametrize(
@@ -212,6 +172,48 @@ def test_a_version_that_cannot_become_healthy_fails_the_run_and_the_old_one_runs
     assert free(job)
 
 
+@pytest.mark.parametrize("with_its_tasks", [False, True], ids=["scheduler", "scheduler-and-its-tasks"])
+def test_a_scheduler_that_dies_during_the_switch_leaves_a_run_that_ends_right(airflow, running, with_its_tasks):
+    job, servers = running, Servers()
+    old = job.record()
+    run = airflow.trigger("upgrade_job", {"job": job.name, "version": "v1" if old.version == "v2" else "v2", **PATIENT})
+    wait_for(lambda: states(airflow, run).get("switch") == "running", 300, "the switch")
+    scheduler = psutil.Process(servers.supervisor.program("airflow-scheduler").pid)
+    tasks_of_it = scheduler.children(recursive=True)
+    scheduler.kill()
+    for process in tasks_of_it if with_its_tasks else ():
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    run = ended(airflow, run)
+    done = operation(job, run)
+    assert run.state == "success", (states(airflow, run), done and done.reason)
+    assert done.state == "succeeded"
+    assert (job.record().version, job.record().launch) == (done.request.version, done.id)
+    wait_for(lambda: job.runs(done.request.version), 60, "the new version running")
+    job.caught_up()
+    wait_for(lambda: len(pythons(job.name)) == 1, 60, "one driver only")
+    assert free(job)
+    report = job.recount()
+    assert report.clean, report.reason
+
+
+def test_after_a_power_cut_up_brings_the_running_job_back(running):
+    job, servers = running, Servers()
+    supervisor = psutil.Process(servers.supervisor.pid())
+    for process in [supervisor, *supervisor.children(recursive=True)]:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    wait_for(lambda: not pythons(job.name), 60, "the end of everything")
+    before = job.record()
+    lifecycle.up(servers.layout.home, generator=False)
+    wait_for(lambda: works_again(job), 240, f"{job.name} working")
+    assert (job.record().launch, job.record().deployment) == (before.launch, before.deployment)
+    job.caught_up()
+    assert len(pythons(job.name)) == 1
+    report = job.recount()
+    assert report.clean, report.reason
+
+
 def test_no_secret_is_in_any_log_or_xcom(airflow, job, stack):
     secrets = [stack.s3_secret_key, stack.influx_token, stack.airflow_password]
     texts = []
@@ -224,21 +226,3 @@ def test_no_secret_is_in_any_log_or_xcom(airflow, job, stack):
     assert texts
     shown = "\n".join(texts)
     assert not [secret for secret in secrets if secret.get_secret_value() in shown]
-
-
-def clear(airflow: Airflow, run: Run, task: str) -> None:
-    """As the UI's button does: this task and all after it."""
-    body = {
-        "dag_run_id": run.run_id,
-        "task_ids": [task],
-        "include_downstream": True,
-        "only_failed": False,
-        "reset_dag_runs": True,
-        "dry_run": False,
-    }
-    airflow._call("POST", f"/api/v2/dags/{run.dag_id}/clearTaskInstances", json=body)
-
-
-def mark_failed(airflow: Airflow, run: Run) -> None:
-    """As the UI's *Mark run as failed* does."""
-    airflow._call("PATCH", f"/api/v2/dags/{run.dag_id}/dagRuns/{run.run_id}", json={"state": "failed"})

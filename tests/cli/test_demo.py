@@ -54,3 +54,9 @@ def test_the_demo_tells_its_story(traffic: Settings, tmp_path: Path) -> None:
     assert all(report["series"]["avg_1s"][symbol] for symbol in ("AAPL", "MSFT", "AMZN"))
     assert report["series"]["vol_1s"][0][0] >= upgrade["switch_ms"] - 60_000
     assert any("CLEAN" in line for line in summary(report))
+
+    again, lines = told(traffic, tmp_path / "again")  # on the same stack: v2 goes back to v1 first
+    assert again["recount"]["clean"], again["recount"]
+    assert again["upgrade"]["snapshot"] not in ("", upgrade["snapshot"])
+    assert (again["upgrade"]["from"], again["upgrade"]["to"]) == ("v1", "v2")
+    assert any("v1" in line for line in lines)

@@ -6,13 +6,14 @@ The kill points come from the plan: ``make test-faults`` runs all, ``make test``
 from __future__ import annotations
 
 import random
+import re
 import time
 import uuid
 
 import pytest
 
 from fresh_job import wait_for
-from streamops import keys, records, snapshots
+from streamops import artifacts, keys, records, snapshots
 from streamops.adapters.object_store import Copied, ObjectStore
 from streamops.errors import LockedError, UnhealthyError
 from streamops.operations import plan
@@ -126,6 +127,24 @@ def test_the_same_upgrade_begun_twice_is_done_once(job, operator):
     done = operator.engine().run(first, owner, one)
     assert done.state == "succeeded"
     assert job.record().version == wanted
+    invariant(job, start)
+
+
+def test_without_room_for_a_standby_the_new_version_starts_cold_and_it_is_said(job, operator, tmp_path):
+    start = mark(job)
+    directory = tmp_path / "wide"
+    directory.mkdir()
+    definition = (job.directory / "v2.yaml").read_text().replace("version: v2", "version: wide")
+    # Beside the running job no worker of 4 GiB has this much left; after its stop each of them has.
+    definition, changed = re.subn(r"driver_memory: \w+", "driver_memory: 3600m", definition)
+    assert changed
+    (directory / "wide.yaml").write_text(definition)
+    (directory / "trade_analyser.py").write_text((job.directory / "trade_analyser.py").read_text())
+    artifacts.publish(job.store, directory, "wide", check=False)
+    done = operator.run("upgrade_job", job.name, version="wide")
+    assert done.facts("reserve")["cold"]
+    assert any("no room for a standby" in line for line in operator.said)
+    assert job.record().version == "wide"
     invariant(job, start)
 
 

@@ -8,24 +8,15 @@ import pytest
 from airflow_page import AirflowPage, browser
 
 from fresh_job import FreshJob, wait_for
+from runbooks import operation
 from streamops import keys, records
 from streamops.adapters.airflow import Airflow
-from streamops.adapters.object_store import ObjectStore
-from streamops.follow import Runbooks
-from streamops.operations import Operation, tasks
+from streamops.operations import RUNBOOKS, tasks
 from streamops.settings import REPOSITORY, Settings
 from streamops.snapshots import Manifest
 
 pytestmark = [pytest.mark.stack, pytest.mark.ui]
-RUNBOOKS = ("deploy_job", "start_job", "snapshot_job", "cancel_job", "upgrade_job")
 PICTURES = REPOSITORY / "build" / "screenshots"
-
-
-@pytest.fixture(scope="module")
-def airflow(stack: Settings) -> Iterator[Airflow]:
-    with Airflow(stack) as airflow:
-        Runbooks(airflow, ObjectStore(stack)).wait_ready(RUNBOOKS)
-        yield airflow
 
 
 @pytest.fixture(scope="module")
@@ -52,11 +43,6 @@ def shown_equals_known(page: AirflowPage, airflow: Airflow, dag: str, run_id: st
     assert set(tasks(dag)) <= set(known)
 
 
-def operation_of(job: FreshJob, run_id: str) -> Operation:
-    found = [records.read(job.store, info.key, Operation) for info in job.store.list(keys.operations(job.name))]
-    return next(item.value for item in found if item and item.value.owner.run_id == run_id)
-
-
 def test_every_runbook_is_listed(page):
     assert set(RUNBOOKS) <= set(page.dags())
     page.picture("airflow-dags")
@@ -74,7 +60,7 @@ def test_deploy_through_the_form(page, airflow, job, stack):
     assert airflow.run("deploy_job", run.run_id).state == "success"
     shown_equals_known(page, airflow, "deploy_job", run.run_id)
     page.picture("airflow-deploy-run")
-    done = operation_of(job, run.run_id)
+    done = operation(job, run)
     assert done.owner.user == stack.airflow_user
     assert done.id in page.log("deploy_job", run_id, "check", done.id)
     assert job.runs("v1")

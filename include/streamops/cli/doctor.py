@@ -12,9 +12,8 @@ from streamops.adapters.kafka import Ledger
 from streamops.adapters.object_store import ObjectStore
 from streamops.cli import console
 from streamops.errors import NotFoundError, StreamOpsError
+from streamops.operations import RUNBOOKS
 from streamops.settings import Settings
-
-RUNBOOKS = ("deploy_job", "start_job", "snapshot_job", "cancel_job", "upgrade_job")
 
 
 def doctor(json: console.Json = False) -> None:

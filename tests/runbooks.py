@@ -1,0 +1,67 @@
+"""DAG runs as tests look at them: their tasks, logs and operations, and what the UI's buttons do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fresh_job import FreshJob, wait_for
+from streamops import keys, locks, records
+from streamops.adapters.airflow import Airflow, Run
+from streamops.operations import Operation
+
+RUN_S = 900
+PATIENT = {"healthy_timeout_s": 600}  # the machine may be busy with other tests
+
+
+def states(airflow: Airflow, run: Run) -> dict[str, str | None]:
+    """State of each task."""
+    return {task.task_id: task.state for task in airflow.tasks(run.dag_id, run.run_id)}
+
+
+def log(airflow: Airflow, run: Run, task: str, tries: int = 1) -> str:
+    """A task's log."""
+    return "\n".join(airflow.log(run.dag_id, run.run_id, task, tries))
+
+
+def operation(job: FreshJob, run: Run) -> Operation | None:
+    """The operation that a run began, if it began one."""
+    for info in job.store.list(keys.operations(job.name)):
+        found = records.read(job.store, info.key, Operation)
+        if found and found.value.owner.run_id == run.run_id:
+            return found.value
+    return None
+
+
+def free(job: FreshJob) -> bool:
+    """Whether the next operation may begin."""
+    lock = locks.read(job.store, job.name)
+    return lock is None or lock.value.operation is None
+
+
+def ended(airflow: Airflow, run: Run, seconds: float = RUN_S) -> Run:
+    """The run at its end."""
+    wait_for(lambda: airflow.run(run.dag_id, run.run_id).finished, seconds, f"the end of {run.dag_id}")
+    return airflow.run(run.dag_id, run.run_id)
+
+
+def run_to_end(airflow: Airflow, dag_id: str, values: dict[str, Any]) -> Run:
+    """Trigger a runbook and wait for its end."""
+    return ended(airflow, airflow.trigger(dag_id, values))
+
+
+def clear(airflow: Airflow, run: Run, task: str) -> None:
+    """As the UI's button does: this task and all after it."""
+    body = {
+        "dag_run_id": run.run_id,
+        "task_ids": [task],
+        "include_downstream": True,
+        "only_failed": False,
+        "reset_dag_runs": True,
+        "dry_run": False,
+    }
+    airflow._call("POST", f"/api/v2/dags/{run.dag_id}/clearTaskInstances", json=body)
+
+
+def mark_failed(airflow: Airflow, run: Run) -> None:
+    """As the UI's *Mark run as failed* does."""
+    airflow._call("PATCH", f"/api/v2/dags/{run.dag_id}/dagRuns/{run.run_id}", json={"state": "failed"})
