@@ -5,17 +5,18 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
+from streamops import bodies
 from streamops.errors import NotFoundError
 from streamops.operations import RUNBOOKS, Operation, Owner, Request, Step, StepRecord, plan, tasks
 from streamops.records import now
-from streamops.steps import BODIES, LOOKS
 
 
 @pytest.mark.parametrize("runbook", RUNBOOKS)
 def test_every_step_of_every_plan_has_a_body_and_steps_of_a_task_stand_together(runbook: str) -> None:
     steps = plan(runbook)
-    assert [step.name for step in steps if step.name not in BODIES] == []
-    assert {step.name for step in steps if step.waits} <= set(LOOKS)
+    for step in steps:
+        assert callable(bodies.body(runbook, step.name))
+    assert {step.name for step in steps if step.waits} <= set(bodies.looks(runbook))
     changes = [
         step.task for before, step in zip((Step("", "", ""), *steps), steps, strict=False) if before.task != step.task
     ]
@@ -47,6 +48,10 @@ def test_an_unknown_runbook_is_refused_with_those_there_are() -> None:
         ({"runbook": "snapshot_job", "snapshot": "größe"}, "snapshot name"),
         ({"runbook": "cancel_job", "job": "a\nb"}, "job name"),
         ({"runbook": "cancel_job", "stop_timeout_s": 0}, "stop_timeout_s"),
+        ({"runbook": "cancel_job", "job": "_cluster"}, "needs a job"),
+        ({"runbook": "shutdown_cluster"}, "is about the cluster"),
+        ({"runbook": "cancel_job", "size": 3}, "only scale_cluster"),
+        ({"runbook": "scale_cluster", "job": "_cluster", "size": 3, "change": 1}, "choose one"),
     ],
 )
 def test_a_wrong_request_says_which_field_and_why(asked: dict[str, object], says: str) -> None:

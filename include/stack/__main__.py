@@ -7,7 +7,7 @@ import sys
 from functools import partial
 
 from stack import doctor, lifecycle
-from stack.programs import GENERATOR
+from stack.programs import GENERATOR, SPARE_WORKERS
 from streamops.errors import StreamOpsError
 
 
@@ -57,9 +57,8 @@ def _show_status() -> int:
     for program in status.programs:
         print(f"{program.name:22} {program.state:9} {program.detail}")
     _show_addresses()
-    servers = [
-        program for program in status.programs if program.name != GENERATOR
-    ]  # stopping it is an operator's choice
+    optional = (GENERATOR, *SPARE_WORKERS)  # whether these run is an operator's choice
+    servers = [program for program in status.programs if program.name not in optional]
     return 0 if all(program.state == "RUNNING" for program in servers) else 1
 
 

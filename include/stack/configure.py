@@ -9,9 +9,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import yaml
+
 from stack.layout import REPOSITORY, Layout
 from stack.private import render_pairs, write_private
-from stack.programs import common_environment, java, kafka_jars
+from stack.programs import SPARE_WORKERS, WORKER_CORES, WORKER_MEMORY, WORKERS, common_environment, java, kafka_jars
 from streamops.errors import StreamOpsError
 
 
@@ -23,6 +25,7 @@ def write_all(layout: Layout, pairs: dict[str, str]) -> None:
     root = {"MINIO_ROOT_USER": pairs["S3_ACCESS_KEY"], "MINIO_ROOT_PASSWORD": pairs["S3_SECRET_KEY"]}
     write_private(layout.run / "minio.env", "".join(f"export {key}={value}\n" for key, value in root.items()))
     _node(layout, pairs)
+    _inventory(layout, pairs)
     _airflow(layout, pairs)
 
 
@@ -122,6 +125,26 @@ logger.deploy.level = info
 """
 
 
+def _inventory(layout: Layout, pairs: dict[str, str]) -> None:
+    nodes = [
+        {
+            "name": f"node-{number}",
+            "supervisor": pairs["SUPERVISOR_URL"],
+            "program": program,
+            "page": layout.url(f"{program}-ui"),
+            "cores": WORKER_CORES,
+            "memory": WORKER_MEMORY,
+            "spare": program in SPARE_WORKERS,
+        }
+        for number, program in enumerate(WORKERS + SPARE_WORKERS, 1)
+    ]
+    inventory = {"master": {"supervisor": pairs["SUPERVISOR_URL"], "program": "spark-master"}, "nodes": nodes}
+    text = yaml.safe_dump(inventory, sort_keys=False)
+    layout.nodes_file.write_text(f"# The nodes of this stack, written anew at every start. No secret here.\n{text}")
+    secret = {"user": pairs["SUPERVISOR_USER"], "password": pairs["SUPERVISOR_PASSWORD"]}
+    write_private(layout.nodes_private, render_pairs("Private: the nodes' supervisors.", secret))
+
+
 def refresh(layout: Layout) -> None:
     """Bring the bootstrap on the node up to date with this checkout."""
     bootstrap = REPOSITORY / "spark_jobs" / "streamops_runtime" / "bootstrap.py"
@@ -201,6 +224,8 @@ def _connections(layout: Layout, pairs: dict[str, str]) -> dict[str, object]:
                 "spark_conf_dir": pairs["SPARK_CONF_DIR"],
                 "node_dir": pairs["NODE_DIR"],
                 "spark_ui": pairs["SPARK_UI"],
+                "nodes_file": pairs["NODES_FILE"],
+                "nodes_private_file": pairs["NODES_PRIVATE_FILE"],
             },
         },
         "streamops_kafka": {"conn_type": "kafka", "extra": {"bootstrap.servers": pairs["KAFKA_BOOTSTRAP_SERVERS"]}},

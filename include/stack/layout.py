@@ -21,6 +21,7 @@ PORTS = {
     "spark-master-rest": 6066,
     "spark-worker-1-ui": 8091,
     "spark-worker-2-ui": 8092,
+    "spark-worker-3-ui": 8093,
     "airflow": 8080,
     "supervisor": 9010,
 }
@@ -84,6 +85,16 @@ class Layout:
     def node(self) -> Path:
         """What every node that runs a Spark worker has."""
         return self.home / "node"
+
+    @property
+    def nodes_file(self) -> Path:
+        """The inventory of nodes."""
+        return self.home / "nodes.yaml"
+
+    @property
+    def nodes_private(self) -> Path:
+        """Private: user and password of the nodes' supervisors."""
+        return self.home / "nodes.private"
 
     @property
     def submit_conf(self) -> Path:

@@ -15,7 +15,7 @@ import psutil
 from stack import builds, configure, ports, ready, supervision
 from stack.layout import Layout
 from stack.private import prepare_env, read_pairs
-from stack.programs import AIRFLOW, GENERATOR, WORKERS, Traffic
+from stack.programs import AIRFLOW, GENERATOR, SPARE_WORKERS, WORKERS, Traffic
 from streamops.adapters.supervisor import Program, Supervisor
 from streamops.errors import StreamOpsError
 from streamops.settings import Settings
@@ -82,7 +82,7 @@ def down(home: Path | str | None = None, *, say: Say = print) -> None:
         daemon = psutil.Process(supervisor.pid())
         # The master first: without it no driver counts as lost, so the next start brings each of them back.
         first = [GENERATOR, *AIRFLOW, "spark-master"]
-        for stage in (first, list(WORKERS)):
+        for stage in (first, list(WORKERS + SPARE_WORKERS)):
             with ThreadPoolExecutor(len(stage)) as pool:
                 list(pool.map(lambda name: supervision.connect(layout).stop(name), stage))
         supervisor.shutdown()
@@ -126,7 +126,9 @@ def generator_stop(home: Path | str | None = None) -> None:
 
 def _complete(supervisor: Supervisor, generator: bool) -> bool:
     return all(
-        program.state == "RUNNING" for program in supervisor.programs() if generator or program.name != GENERATOR
+        program.state == "RUNNING"
+        for program in supervisor.programs()
+        if program.name not in SPARE_WORKERS and (generator or program.name != GENERATOR)
     )
 
 

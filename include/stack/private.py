@@ -74,6 +74,8 @@ def prepare_env(layout: Layout, spark_home: Path) -> dict[str, str]:
         "SPARK_HOME": str(spark_home),
         "SPARK_CONF_DIR": str(layout.submit_conf),
         "NODE_DIR": str(layout.node),
+        "NODES_FILE": str(layout.nodes_file),
+        "NODES_PRIVATE_FILE": str(layout.nodes_private),
         OFFSET: str(layout.offset),
     }
     pairs |= {key: value for key, value in values.items() if key not in pairs}

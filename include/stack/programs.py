@@ -14,6 +14,8 @@ from stack.layout import REPOSITORY, Layout
 from streamops.errors import NotFoundError
 
 WORKERS = ("spark-worker-1", "spark-worker-2")
+SPARE_WORKERS = ("spark-worker-3",)  # started by scale_cluster only
+WORKER_CORES, WORKER_MEMORY = 4, "4g"
 AIRFLOW = ("airflow-api-server", "airflow-scheduler", "airflow-dag-processor", "airflow-triggerer")
 GENERATOR = "trade-generator"
 
@@ -46,7 +48,7 @@ def programs(layout: Layout, traffic: Traffic) -> tuple[Program, ...]:
         _minio(layout),
         _influxd(layout),
         _master(layout),
-        *(_worker(layout, number) for number in (1, 2)),
+        *(_worker(layout, number) for number in range(1, len(WORKERS + SPARE_WORKERS) + 1)),
         *_airflow(layout),
         _generator(layout, traffic),
     )
@@ -162,12 +164,13 @@ def _worker(layout: Layout, number: int) -> Program:
         "spark.executor.logs.rolling.maxSize": str(16 << 20),
         "spark.executor.logs.rolling.maxRetainedFiles": "3",
     }
-    command = ("org.apache.spark.deploy.worker.Worker", "--host", "127.0.0.1", "--cores", "4", "--memory", "4g")
+    command = ("org.apache.spark.deploy.worker.Worker", "--host", "127.0.0.1")
+    size = ("--cores", str(WORKER_CORES), "--memory", WORKER_MEMORY)
     places = ("--webui-port", str(layout.port(f"spark-worker-{number}-ui")))
     return Program(
         f"spark-worker-{number}",
         (
-            *(f"{builds.spark_home()}/bin/spark-class", *command, *places),
+            *(f"{builds.spark_home()}/bin/spark-class", *command, *size, *places),
             *("--work-dir", str(layout.node / f"work-{number}")),
             f"spark://127.0.0.1:{layout.port('spark-master')}",
         ),

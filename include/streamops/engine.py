@@ -10,9 +10,10 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from streamops import jobs, keys, locks, receipts, records, steps, undo
+from streamops import bodies, cluster_jobs, jobs, keys, locks, receipts, records, steps
 from streamops.adapters.object_store import ObjectStore
 from streamops.errors import ConflictError, LockedError, NotFoundError, RefusedError, StreamOpsError, UnhealthyError
+from streamops.names import CLUSTER, label
 from streamops.operations import OVER, Operation, Owner, Request, StepRecord, plan
 from streamops.ports import Ports
 from streamops.records import FINAL, Versioned, now
@@ -71,13 +72,13 @@ class Engine:
             owner=owner,
             created=moment,
             updated=moment,
-            before=jobs.record(self.store, request.job),
+            before=None if request.job == CLUSTER else jobs.record(self.store, request.job),
         )
         try:
             records.write(self.store, keys.operation(request.job, operation_id), operation, new=True)
         except ConflictError:  # another try of the same task was faster
             return self._read(request.job, operation_id).value
-        self.say(f"Operation {operation_id}: {request.runbook} of {request.job} for {owner.label()}")
+        self.say(f"Operation {operation_id}: {request.runbook} of {label(request.job)} for {owner.label()}")
         return operation
 
     def find(self, job: str, operation_id: str) -> Operation | None:
@@ -124,11 +125,12 @@ class Engine:
             raise RefusedError(
                 f"Operation {operation_id} is {operation.state} ({operation.reason}); nothing is awaited."
             )
-        if step not in steps.LOOKS:
+        looks = bodies.looks(operation.request.runbook)
+        if step not in looks:
             raise NotFoundError(f"Step {step!r} waits for nothing.")
-        found = steps.LOOKS[step](self._work(operation))
+        found = looks[step](self._work(operation))
         if found.failed is not None:
-            raise UnhealthyError(f"{step} of {job} cannot succeed: {found.failed}")
+            raise UnhealthyError(f"{step} of {label(job)} cannot succeed: {found.failed}")
         return found.done, found.why
 
     def submission(self, job: str, operation_id: str) -> Submission | None:
@@ -156,7 +158,7 @@ class Engine:
         operation = self._read(job, operation_id).value
         if operation.state in OVER:
             return f"Operation {operation_id} is {operation.state}; there is nothing to take back."
-        said, names = undo.route(operation)
+        said, names = bodies.route(operation)
         for name in names:
             self._run_undo(job, operation_id, name)
         if names:
@@ -167,8 +169,11 @@ class Engine:
 
     def release(self, job: str, operation_id: str) -> None:
         """Give the job's operation lock back."""
+        operation = self.find(job, operation_id) if job == CLUSTER else None
+        if operation is not None:
+            cluster_jobs.release(self._work(operation))
         if locks.release(self.store, job, operation_id):
-            self.say(f"The operation lock of {job} is free")
+            self.say(f"The operation lock of {label(job)} is free")
 
     # --- without Airflow
 
@@ -255,10 +260,12 @@ class Engine:
             return
         self.say(f"Operation {operation_id} was abandoned at {operation.at()}: it is taken back first")
         self.fail(job, operation_id, "abandoned by its owner")
-        said, names = undo.route(operation)
+        said, names = bodies.route(operation)
         for name in names:
             self._run_undo(job, operation_id, name, locked=False)
         self._change(job, operation_id, {"state": "undone" if names else "aborted"})
+        if job == CLUSTER:
+            cluster_jobs.release(self._work(operation))
         self.say(f"Operation {operation_id}: {said}")
 
     # --- steps
@@ -270,7 +277,7 @@ class Engine:
         self._open(operation)
         operation = self._record(job, operation_id, name, started=True)
         self.at_point(name, "before")
-        facts = steps.body(name)(self._work(operation))
+        facts = bodies.body(operation.request.runbook, name)(self._work(operation))
         self.at_point(name, "after")
         operation = self._record(job, operation_id, name, facts=facts)
         seconds = operation.steps[name].seconds or 0.0
@@ -285,7 +292,7 @@ class Engine:
             locks.renew(self.store, job, operation_id, now())
         operation = self._record(job, operation_id, name, started=True, which="undo")
         self.at_point(f"undo:{name}", "before")
-        facts = undo.BODIES[name](self._work(operation))
+        facts = bodies.undo_body(operation.request.runbook, name)(self._work(operation))
         self.at_point(f"undo:{name}", "after")
         operation = self._record(job, operation_id, name, facts=facts, which="undo")
         self.say(f"Undo step {name} of {operation_id} done in {operation.undo[name].seconds or 0.0:.2f} s")
@@ -362,7 +369,12 @@ class Engine:
             jobs.change(self.store, operation.job, {"desired": "stopped", "changed_by": operation.id})
 
     def _renewing(self, job: str, operation_id: str) -> _Renewer:
-        return _Renewer(lambda: locks.renew(self.store, job, operation_id, now()))
+        def renew() -> None:
+            locks.renew(self.store, job, operation_id, now())
+            if job == CLUSTER:
+                cluster_jobs.renew(self._work(self._read(job, operation_id).value))
+
+        return _Renewer(renew)
 
 
 class _Renewer:

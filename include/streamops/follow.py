@@ -14,6 +14,7 @@ from streamops import keys, records
 from streamops.adapters.airflow import Airflow, Run
 from streamops.adapters.object_store import ObjectStore
 from streamops.errors import LockedError, NotFoundError, RefusedError, StreamOpsError, UnreachableError
+from streamops.names import CLUSTER
 from streamops.operations import Operation, Request, plan
 
 POLL_S = 1.0
@@ -146,7 +147,8 @@ class Runbooks:
             LockedError: another operation holds the job; nothing was done.
             StreamOpsError: the runbook failed; the message is that of the failed step.
         """
-        conf = asked.model_dump(mode="json", exclude={"runbook"}, exclude_unset=True)
+        own = {"runbook", "job"} if asked.job == CLUSTER else {"runbook"}
+        conf = asked.model_dump(mode="json", exclude=own, exclude_unset=True)
         run = self.airflow.trigger(asked.runbook, conf)
         told(run)
         operation = self._watch(asked, run, show)
@@ -197,7 +199,7 @@ class Runbooks:
             if task.task_id == "check" and task.state == "skipped":
                 lines = self.airflow.log(run.dag_id, run.run_id, task.task_id, task.tries)
                 why = next((line for line in reversed(lines) if "Nothing was done" in line), "")
-                return LockedError(why or f"Nothing was done: another operation holds the job. {where}.")
+                return LockedError(why or f"Nothing was done: another operation is at work. {where}.")
         for task in tasks:
             if task.state == "failed" and task.task_id != "outcome":
                 why = self.airflow.error(run.dag_id, run.run_id, task.task_id, task.tries)

@@ -1,6 +1,6 @@
 """Where everything lies in the bucket. No other module spells a key."""
 
-from streamops.names import checked
+from streamops.names import CLUSTER, checked
 
 
 def artifact(job: str, version: str) -> str:
@@ -28,6 +28,16 @@ def jobs() -> str:
     return "jobs/"
 
 
+def _home(scope: str) -> str:
+    """Prefix of what operations keep about their object: a job, or the cluster."""
+    return "cluster/" if scope == CLUSTER else f"jobs/{checked('job', scope)}/"
+
+
+def cluster() -> str:
+    """What should be of the cluster: its nodes, and the jobs that a shutdown stopped."""
+    return "cluster/record.json"
+
+
 def record(job: str) -> str:
     """The job record."""
     return f"jobs/{checked('job', job)}/record.json"
@@ -39,13 +49,13 @@ def lease(job: str) -> str:
 
 
 def lock(job: str) -> str:
-    """The operation lock."""
-    return f"jobs/{checked('job', job)}/lock.json"
+    """The operation lock of a job, or of the cluster."""
+    return f"{_home(job)}lock.json"
 
 
 def operations(job: str) -> str:
-    """Prefix of a job's operation objects."""
-    return f"jobs/{checked('job', job)}/operations/"
+    """Prefix of the operation objects of a job, or of the cluster."""
+    return f"{_home(job)}operations/"
 
 
 def operation(job: str, operation_id: str) -> str:
@@ -54,8 +64,8 @@ def operation(job: str, operation_id: str) -> str:
 
 
 def receipts(job: str) -> str:
-    """Prefix of a job's receipts."""
-    return f"jobs/{checked('job', job)}/receipts/"
+    """Prefix of the receipts of a job, or of the cluster."""
+    return f"{_home(job)}receipts/"
 
 
 def receipt(job: str, operation_id: str) -> str:

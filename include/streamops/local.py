@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from streamops.adapters.influx import Points
 from streamops.adapters.kafka import Ledger
+from streamops.adapters.nodes import SupervisedNodes
 from streamops.adapters.object_store import ObjectStore
 from streamops.adapters.room import free_bytes
 from streamops.adapters.spark import SparkSubmitter
@@ -23,4 +24,5 @@ def local_ports(settings: Settings, owners: OwnersPort, store: ObjectStore | Non
         recount=lambda job, since: recount_job(settings, bucket, job, since).model_dump(mode="json"),
         free_bytes=lambda: free_bytes(settings),
         sinks_answer=lambda: Points(settings).ping(),
+        nodes=lambda: SupervisedNodes(settings),
     )

@@ -1,4 +1,4 @@
-"""The operation lock: one operation at a time on a job.
+"""The operation lock: one operation at a time on a job, and one on the cluster.
 
 Its owner is a DAG run, because a deferred task or an approval that waits for days has no process that could renew
 anything: such a lock is stale only when Airflow says that the run has finished. A process outside Airflow renews its
@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict
 from streamops import keys, records
 from streamops.adapters.object_store import ObjectStore
 from streamops.errors import ConflictError, LockedError
+from streamops.names import shown
 from streamops.operations import Owner
 from streamops.records import Versioned
 
@@ -67,7 +68,7 @@ def acquire(
         if not is_stale(held, finished, moment):
             raise LockedError(
                 f"Operation {held.operation} ({held.runbook}) of {held.owner.label() if held.owner else 'somebody'} "
-                f"holds job {job}; wait for it, or see 'streamops operations show {held.operation}'."
+                f"holds {shown(job)}; wait for it, or see 'streamops operations show {held.operation}'."
             )
         abandoned = held.operation or held.abandoned
     lock = Lock(
@@ -76,7 +77,9 @@ def acquire(
     try:
         records.write(store, keys.lock(job), lock, over=found.etag if found else None, new=found is None)
     except ConflictError:
-        raise LockedError(f"Another operation took job {job} at the same moment; look at it and try again.") from None
+        raise LockedError(
+            f"Another operation took {shown(job)} at the same moment; look at it and try again."
+        ) from None
     return lock
 
 
@@ -91,7 +94,7 @@ def renew(store: ObjectStore, job: str, operation: str, moment: datetime, *, set
         if found is None or found.value.operation != operation:
             holder = found.value.operation if found else None
             raise LockedError(
-                f"Operation {operation} no longer holds job {job} ({holder or 'nobody'} does); it goes no further. "
+                f"Operation {operation} no longer holds {shown(job)} ({holder or 'nobody'} does); it goes no further. "
                 f"See 'streamops operations show {operation}'."
             )
         update: dict[str, object] = {"renewed": moment} | ({"abandoned": None} if settled else {})
@@ -101,7 +104,7 @@ def renew(store: ObjectStore, job: str, operation: str, moment: datetime, *, set
         except ConflictError:
             continue
         return lock
-    raise LockedError(f"The lock of job {job} keeps changing; look at 'streamops operations {job}'.")
+    raise LockedError(f"The lock of {shown(job)} keeps changing; look at 'streamops operations {job}'.")
 
 
 def release(store: ObjectStore, job: str, operation: str) -> bool:

@@ -7,7 +7,10 @@ from streamops.errors import NameRefusedError
 JOB = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 SNAPSHOT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+NODE = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 STAGE = re.compile(r"[a-z_][a-z0-9_]{0,62}")  # a stage is a Python function, so its name is an identifier
+
+CLUSTER = "_cluster"  # the cluster as the object of an operation: no job name, so it can be no job
 
 _RULES = {"job": JOB, "snapshot": SNAPSHOT, "version": VERSION, "stage": STAGE, "source": STAGE}
 
@@ -29,3 +32,22 @@ def checked(kind: str, name: object) -> str:
             f"{shown} is not a {kind} name; use a name that matches {rule.pattern} and has no '..' in it."
         )
     return name
+
+
+def scope(name: str) -> str:
+    """Return ``name`` unchanged when operations may have it as their object: a job's name, or the cluster.
+
+    Raises:
+        NameRefusedError: it is neither.
+    """
+    return name if name == CLUSTER else checked("job", name)
+
+
+def label(name: str) -> str:
+    """The name of an operation's object, as people call it."""
+    return "the cluster" if name == CLUSTER else name
+
+
+def shown(name: str) -> str:
+    """The object of an operation, as people call it."""
+    return "the cluster" if name == CLUSTER else f"job {name}"

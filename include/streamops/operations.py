@@ -8,18 +8,36 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from streamops.definitions import JobName, Param, SnapshotName, SourceName, VersionName
-from streamops.errors import NotFoundError
+from streamops.definitions import Param, SnapshotName, SourceName, VersionName
+from streamops.errors import NameRefusedError, NotFoundError
+from streamops.names import CLUSTER, scope
 from streamops.records import JobRecord, now
 
-Runbook = Literal["deploy_job", "start_job", "snapshot_job", "cancel_job", "upgrade_job"]
+Runbook = Literal[
+    "deploy_job",
+    "start_job",
+    "snapshot_job",
+    "cancel_job",
+    "upgrade_job",
+    "shutdown_cluster",
+    "restart_cluster",
+    "scale_cluster",
+]
 RUNBOOKS: tuple[str, ...] = get_args(Runbook)
 OperationState = Literal["running", "failed", "undone", "aborted", "succeeded"]
+CLUSTER_RUNBOOKS = frozenset({"shutdown_cluster", "restart_cluster", "scale_cluster"})
 OVER: frozenset[str] = frozenset({"undone", "aborted", "succeeded"})
+
+
+def _scope(value: str) -> str:
+    try:
+        return scope(value)
+    except NameRefusedError as error:
+        raise ValueError(str(error)) from None
 
 
 class Request(BaseModel):
@@ -28,7 +46,7 @@ class Request(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     runbook: Runbook
-    job: JobName
+    job: Annotated[str, AfterValidator(_scope)]  # or CLUSTER, which runbooks of the cluster need not say
     version: VersionName | None = None  # deploy, upgrade: the published version
     snapshot: SnapshotName | None = None  # snapshot, upgrade: the name to give; default: made from time and id
     from_snapshot: str | None = Field(None, pattern=r"^([a-z0-9][a-z0-9-]{0,62}/)?[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")
@@ -40,6 +58,18 @@ class Request(BaseModel):
     healthy_timeout_s: int = Field(180, ge=10, le=3600)
     stop_timeout_s: int = Field(60, ge=5, le=3600)
     standby: bool = True  # upgrade: warm the new driver up before the old one stops
+    size: int | None = None  # scale: the number of members to reach
+    change: int | None = None  # scale: or how many more, or fewer
+    nodes: tuple[str, ...] = ()  # scale: and which
+    without_missing: bool = False  # restart: go on with the members that came
+    members_timeout_s: int = Field(120, ge=10, le=3600)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_the_cluster(cls, given: Any) -> Any:
+        if isinstance(given, dict) and given.get("runbook") in CLUSTER_RUNBOOKS:
+            return {"job": CLUSTER, **given}
+        return given
 
     @model_validator(mode="after")
     def _complete(self) -> Request:
@@ -51,6 +81,12 @@ class Request(BaseModel):
             raise ValueError("from_snapshot, from_scratch, fork: only deploy_job has these")
         if self.fork and not self.from_snapshot:
             raise ValueError("fork: needs from_snapshot, the other job's snapshot as JOB/NAME")
+        if (self.runbook in CLUSTER_RUNBOOKS) != (self.job == CLUSTER):
+            raise ValueError(f"job: {self.runbook} {'is about the cluster' if self.job != CLUSTER else 'needs a job'}")
+        if (self.size is not None or self.change is not None or self.nodes) and self.runbook != "scale_cluster":
+            raise ValueError("size, change, nodes: only scale_cluster has these")
+        if self.size is not None and self.change is not None:
+            raise ValueError("size, change: choose one")
         if self.from_snapshot and ".." in self.from_snapshot:
             raise ValueError("from_snapshot: a name has no '..' in it")
         return self
@@ -113,7 +149,7 @@ class Operation(BaseModel):
 
     @property
     def job(self) -> str:
-        """The job that is operated on."""
+        """The job that is operated on, or CLUSTER."""
         return self.request.job
 
     def started(self, step: str) -> bool:
@@ -152,6 +188,11 @@ _CHECK = Step("check", "check", "Check the request against the job, its versions
 _SUBMIT = Step("submit", "submit_driver", "Submit the driver to the cluster, supervised by the master")
 _HEALTHY = Step("healthy", "wait_healthy", "Wait until the driver holds the lease and every stage works", waits=True)
 _FINISH = Step("finish", "finish", "Write the receipt and close the operation")
+_CHECK_CLUSTER = Step("check", "check", "Check the request against the inventory, the members and the running jobs")
+_CLAIM = Step("claim", "stop_jobs", "Take the operation lock of every job")
+_MEMBERS = Step("members", "wait_members", "Wait until the workers have joined", waits=True)
+_RESUME = Step("resume_jobs", "resume_jobs", "Start each of them again, from its own checkpoint")
+_JOBS_HEALTHY = Step("jobs_healthy", "wait_jobs", "Wait until each of them holds its lease and works", waits=True)
 
 _PLANS: dict[str, tuple[Step, ...]] = {
     "deploy_job": (
@@ -196,6 +237,42 @@ _PLANS: dict[str, tuple[Step, ...]] = {
         Step("recount", "recount", "Recompute the results from the ledger and compare"),
         _FINISH,
     ),
+    "shutdown_cluster": (
+        _CHECK_CLUSTER,
+        _CLAIM,
+        Step("record_set", "stop_jobs", "Record which jobs run, so that a restart brings back exactly these"),
+        Step("stop_jobs", "stop_jobs", "Ask every running job to stop at a batch boundary"),
+        Step("await_jobs", "stop_jobs", "Wait until the state of every job is saved"),
+        Step("export", "keep_snapshots", "Keep a snapshot of every job (only when a name was given)"),
+        Step("stop_workers", "stop_servers", "Stop the workers"),
+        Step("stop_master", "stop_servers", "Stop the master"),
+        _FINISH,
+    ),
+    "restart_cluster": (
+        _CHECK_CLUSTER,
+        Step("start_master", "start_servers", "Start the master, and wait until it takes work"),
+        Step("start_nodes", "start_servers", "Start the workers"),
+        _MEMBERS,
+        Step("claim", "resume_jobs", "Take the operation lock of every job that comes back"),
+        _RESUME,
+        _JOBS_HEALTHY,
+        Step("caught_up", "wait_caught_up", "Wait until every job has caught up with its topics", waits=True),
+        _FINISH,
+    ),
+    "scale_cluster": (
+        _CHECK_CLUSTER,
+        Step("start_nodes", "start_nodes", "Start workers on spare nodes"),
+        _MEMBERS,
+        Step("in_use", "wait_in_use", "Wait until jobs that want more cores use the new members", waits=True),
+        Step("claim", "hand_over", "Take the operation lock of every job whose driver is on a leaving node"),
+        Step("decommission", "hand_over", "Let the leaving workers take nothing new"),
+        Step("stop_jobs", "hand_over", "Ask the drivers there to stop at a batch boundary"),
+        Step("await_jobs", "hand_over", "Wait until their state is saved"),
+        Step("resume_jobs", "hand_over", "Start them on the remaining members, from their own checkpoints"),
+        _JOBS_HEALTHY,
+        Step("stop_workers", "stop_nodes", "Stop the leaving workers"),
+        _FINISH,
+    ),
 }
 
 # Run whatever happened, also when somebody marks the DAG run failed.
@@ -205,6 +282,9 @@ TEARDOWNS: dict[str, tuple[str, ...]] = {
     "snapshot_job": ("release_lock",),
     "cancel_job": ("release_lock",),
     "upgrade_job": ("restore_old_version", "release_lock"),
+    "shutdown_cluster": ("restore_cluster", "release_lock"),
+    "restart_cluster": ("release_lock",),
+    "scale_cluster": ("restore_cluster", "release_lock"),
 }
 
 

@@ -8,6 +8,9 @@ from typing import Any, Protocol
 
 from streamops.adapters.object_store import ObjectStore
 from streamops.definitions import Resources
+from streamops.errors import NotFoundError
+from streamops.membership import Master, Program
+from streamops.nodes import Inventory
 from streamops.operations import Owner
 from streamops.records import Offsets
 from streamops.submission import Submission
@@ -43,6 +46,39 @@ class OwnersPort(Protocol):
         """Whether the owner is certainly over; None when nobody knows."""
 
 
+class NodesPort(Protocol):
+    """The machines, and what the master says of them. ``name`` is a node's, or ``master``.
+
+    Raises (where a supervisor is asked): UnreachableError, NotFoundError; both name it.
+    """
+
+    @property
+    def inventory(self) -> Inventory:
+        """The nodes there are. Raises NotFoundError, RefusedError."""
+
+    def master(self) -> Master:
+        """What the master says; DOWN when it does not answer."""
+
+    def program(self, name: str) -> Program:
+        """Whether it runs."""
+
+    def start(self, name: str) -> None:
+        """Start it, unless it runs."""
+
+    def stop(self, name: str) -> Program:
+        """Stop it and say how it ended, unless it does not run."""
+
+    def decommission(self, name: str) -> None:
+        """Let a worker take nothing new."""
+
+    def stateful_tasks(self, page: str, application: str) -> dict[str, int]:
+        """How many of the last stateful tasks each executor of an application ran, by executor id."""
+
+
+def _no_nodes() -> NodesPort:
+    raise NotFoundError("This installation has no inventory of nodes; run 'make up' first.")
+
+
 @dataclass(frozen=True)
 class Ports:
     """Everything that an engine acts through.
@@ -59,5 +95,6 @@ class Ports:
     recount: Callable[[str, Offsets | None], dict[str, Any]]
     free_bytes: Callable[[], int | None] = lambda: None
     sinks_answer: Callable[[], None] = lambda: None
+    nodes: Callable[[], NodesPort] = _no_nodes
     adopt_wait_s: float = 40.0
     look_s: float = 0.25

@@ -140,6 +140,7 @@ class DriverStatus(_Model):
     host: str = ""
     pid: int = 0
     app_id: str = ""
+    driver: str = ""  # Spark's id of this driver; a relaunched one has another
     ui: str = ""
     started: datetime
     updated: datetime

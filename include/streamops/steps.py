@@ -16,6 +16,7 @@ from streamops.artifacts import ArtifactManifest
 from streamops.definitions import milliseconds
 from streamops.errors import NotFoundError, StreamOpsError, UnhealthyError
 from streamops.health import Health
+from streamops.names import label
 from streamops.operations import Operation, Request
 from streamops.ports import Ports
 from streamops.records import Control, Deployment, JobRecord, Offsets
@@ -105,9 +106,9 @@ class Work:
             if found.done:
                 return found
             if found.failed is not None:
-                raise UnhealthyError(f"{what} of {self.job} cannot succeed: {found.failed}")
+                raise UnhealthyError(f"{what} of {label(self.job)} cannot succeed: {found.failed}")
             if time.monotonic() > deadline:
-                raise UnhealthyError(f"{what} of {self.job} took longer than {seconds:.0f} s: {found.why}.")
+                raise UnhealthyError(f"{what} of {label(self.job)} took longer than {seconds:.0f} s: {found.why}.")
             self.tick()
             time.sleep(self.ports.look_s)
 

@@ -46,6 +46,11 @@ def executor_cores(resources: Resources, spark: dict[str, Param]) -> int:
     return int(spark.get("spark.executor.cores", min(2, resources.cores)))
 
 
+def mebibytes(memory: str) -> int:
+    """``800m`` and ``1g`` in MiB, with what Spark adds to neither in standalone mode."""
+    return int(memory[:-1]) * (1024 if memory.endswith("g") else 1)
+
+
 def spark_conf(settings: Settings, submission: Submission) -> dict[str, str]:
     """Spark settings of the application, without those of the node.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from airflow.sdk import Param
 
-from streamops import names
+from streamops import names as names_
 
 
 def _whole(pattern: str) -> str:
@@ -14,23 +14,23 @@ def _whole(pattern: str) -> str:
 
 def job(what: str) -> Param:
     """The job to operate on; there is never a default."""
-    return Param(type="string", pattern=_whole(names.JOB.pattern), title="Job", description=f"The job to {what}.")
+    return Param(type="string", pattern=_whole(names_.JOB.pattern), title="Job", description=f"The job to {what}.")
 
 
 def version(description: str) -> Param:
     """A published version."""
-    return Param(type="string", pattern=_whole(names.VERSION.pattern), title="Version", description=description)
+    return Param(type="string", pattern=_whole(names_.VERSION.pattern), title="Version", description=description)
 
 
 def snapshot(description: str) -> Param:
     """The name of a snapshot to make; names are unique per job."""
-    pattern = _whole(names.SNAPSHOT.pattern)
+    pattern = _whole(names_.SNAPSHOT.pattern)
     return Param(None, type=["null", "string"], pattern=pattern, title="Snapshot name", description=description)
 
 
 def from_snapshot(description: str) -> Param:
     """A snapshot to start from: NAME, or JOB/NAME for another job's."""
-    pattern = _whole(f"({names.JOB.pattern}/)?{names.SNAPSHOT.pattern}")
+    pattern = _whole(f"({names_.JOB.pattern}/)?{names_.SNAPSHOT.pattern}")
     return Param(None, type=["null", "string"], pattern=pattern, title="From snapshot", description=description)
 
 
@@ -48,3 +48,14 @@ def mapping(title: str, description: str, values: list[str]) -> Param:
     """Names to values, as a JSON object."""
     schema = {"additionalProperties": {"type": values}}
     return Param({}, type=["object", "null"], title=title, description=description, **schema)
+
+
+def number(title: str, description: str, minimum: int = 1) -> Param:
+    """A whole number that may be left empty."""
+    return Param(None, type=["null", "integer"], minimum=minimum, maximum=1000, title=title, description=description)
+
+
+def names(title: str, description: str) -> Param:
+    """A list of names that may be left empty."""
+    items = {"type": "string", "pattern": _whole(names_.NODE.pattern)}
+    return Param([], type=["array", "null"], items=items, title=title, description=description)

@@ -8,7 +8,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from streamops.follow import request
-from streamops.operations import Owner, Request
+from streamops.names import CLUSTER
+from streamops.operations import CLUSTER_RUNBOOKS, Owner, Request
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -57,6 +58,7 @@ def of(context: Context) -> Run:
 
 
 def place(context: Context) -> tuple[str, str]:
-    """Job and operation id, also of a run whose other values are not a valid request."""
+    """Job (or the cluster) and operation id, also of a run whose other values are not a valid request."""
     dag_run = context["dag_run"]
-    return str(context["params"]["job"]), operation_id(dag_run.dag_id, dag_run.run_id)
+    scope = CLUSTER if dag_run.dag_id in CLUSTER_RUNBOOKS else str(context["params"]["job"])
+    return scope, operation_id(dag_run.dag_id, dag_run.run_id)

@@ -57,6 +57,11 @@ class Launch:
     phases_ms: dict[str, int]
 
 
+def _driver_id(directory: str) -> str:
+    """Spark's id of this driver: a worker runs each one in a directory of that name, and says it nowhere else."""
+    return directory if directory.startswith("driver-") else ""
+
+
 def run(context: SparkContext, launch: Launch) -> int:
     """Run one launch to its end and return the process's exit code."""
     logging.basicConfig(
@@ -101,6 +106,7 @@ class Driver:
             host=socket.gethostname(),
             pid=os.getpid(),
             app_id=str(context.applicationId),
+            driver=_driver_id(Path.cwd().name),
             ui=context.uiWebUrl or "",
             started=moment,
             updated=moment,

@@ -14,10 +14,11 @@ import pytest
 from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk.exceptions import ParamValidationError
 
-from streamops.operations import RUNBOOKS, Request, plan, tasks
+from streamops.operations import CLUSTER_RUNBOOKS, RUNBOOKS, TEARDOWNS, Request, plan, tasks
 from streamops.settings import REPOSITORY
 
-DESTRUCTIVE = ("from_scratch", "cancel", "fork")
+JOB_RUNBOOKS = tuple(name for name in RUNBOOKS if name not in CLUSTER_RUNBOOKS)
+DESTRUCTIVE = ("from_scratch", "cancel", "fork", "without_missing")
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +42,7 @@ def test_tasks_come_in_the_order_of_the_plan_and_teardowns_last(dags, runbook):
     dag = dags[runbook]
     order = [task.task_id for task in dag.topological_sort()]
     teardowns = [task.task_id for task in dag.tasks if task.is_teardown]
-    expected = ["restore_old_version"] if runbook == "upgrade_job" else []
+    expected = [name for name in TEARDOWNS[runbook] if name != "release_lock"]
     assert order == [*tasks(runbook), *expected, "release_lock", "outcome"]
     assert set(teardowns) == {*expected, "release_lock", "outcome"}
     chain = [(task.task_id, sorted(task.downstream_task_ids)) for task in dag.topological_sort()]
@@ -85,13 +86,13 @@ def test_every_field_is_described_and_known_to_the_request(dags, runbook):
 @pytest.mark.parametrize("runbook", RUNBOOKS)
 def test_nothing_destructive_and_no_job_is_preselected(dags, runbook):
     params = dags[runbook].params
-    assert not params.get_param("job").has_value
+    assert runbook in CLUSTER_RUNBOOKS or not params.get_param("job").has_value
     for name in DESTRUCTIVE:
         if name in params:
             assert params.get_param(name).value is False
 
 
-@pytest.mark.parametrize("runbook", RUNBOOKS)
+@pytest.mark.parametrize("runbook", JOB_RUNBOOKS)
 @pytest.mark.parametrize("job", ["", "A", "a b", "../a", "-a", "a" * 64, None, 3])
 def test_a_bad_job_name_is_refused_by_the_form(dags, runbook, job):
     with pytest.raises(ParamValidationError):
@@ -105,10 +106,21 @@ def test_a_bad_snapshot_name_is_refused_by_the_form(dags, name):
             dags[runbook].params.get_param("snapshot").resolve(value=name)
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("size", 0), ("size", 1001), ("size", "3"), ("change", "x"), ("nodes", ["A b"]), ("nodes", "a")],
+)
+def test_a_bad_size_or_node_is_refused_by_the_form(dags, field, value):
+    with pytest.raises(ParamValidationError):
+        dags["scale_cluster"].params.get_param(field).resolve(value=value)
+
+
 def test_good_names_pass_the_forms(dags):
     assert dags["upgrade_job"].params.get_param("job").resolve(value="trade-analyser") == "trade-analyser"
     assert dags["upgrade_job"].params.get_param("snapshot").resolve(value="SavePoint1") == "SavePoint1"
     assert dags["deploy_job"].params.get_param("from_snapshot").resolve(value="a/S1") == "a/S1"
+    assert dags["scale_cluster"].params.get_param("change").resolve(value=-1) == -1
+    assert dags["scale_cluster"].params.get_param("nodes").resolve(value=["node-3"]) == ["node-3"]
     with pytest.raises(ParamValidationError):
         dags["upgrade_job"].params.get_param("strategy").resolve(value="yolo")
 

@@ -121,14 +121,16 @@ class Stage:
 class Driver:
     """One process; ``behaviour`` is ``good``, or ``dies`` for a version that never commits."""
 
-    def __init__(self, settings: Settings, job: str, launch: str, number: int, epoch_s: float, behaviour: str) -> None:
+    def __init__(
+        self, settings: Settings, job: str, launch: str, number: int, epoch_s: float, behaviour: str, name: str = ""
+    ) -> None:
         self.store = ObjectStore(settings)
         self.job, self.launch, self.number = job, launch, number
         self.began, self.behaviour = epoch_s, behaviour
         moment = now()
         self.status = DriverStatus(
             job=job, deployment=number, launch=launch, holder=uuid.uuid4().hex, state=State.STARTING, started=moment,
-            updated=moment,
+            updated=moment, driver=name,
         )  # fmt: skip
 
     def publish(self, state: State, reason: str = "", **more: object) -> None:
@@ -187,6 +189,6 @@ class Driver:
         self.publish(State.STOPPED, "asked to stop", stages={stage.name: stage.status() for stage in stages})
 
 
-def main(env: str, job: str, launch: str, number: int, began: float, behaviour: str) -> None:
+def main(env: str, job: str, launch: str, number: int, began: float, behaviour: str, name: str = "") -> None:
     """One driver process."""
-    Driver(Settings.load(Path(env)), job, launch, number, began, behaviour).run()
+    Driver(Settings.load(Path(env)), job, launch, number, began, behaviour, name).run()

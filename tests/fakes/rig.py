@@ -12,6 +12,7 @@ from pathlib import Path
 
 from fakes import driver
 from fakes.driver import WINDOW, point_key
+from fakes.nodes import Nodes
 from streamops import jobs, keys, records
 from streamops.adapters.object_store import ObjectStore
 from streamops.artifacts import ArtifactManifest
@@ -63,6 +64,7 @@ class Cluster:
             submission.deployment,
             self.began,
             how,
+            f"driver-{len(self.processes) + 1}",
         )
         process = _CONTEXT.Process(target=driver.main, args=args, daemon=True)
         process.start()
@@ -122,6 +124,7 @@ class Rig:
         (directory / "node.env").write_text("".join(f"{key.upper()}={value}\n" for key, value in plain.items()))
         began = time.time()
         self.cluster, self.topic, self.runs = Cluster(settings, directory, began), Topic(began), Runs()
+        self.nodes = Nodes(self.cluster.processes)
         self.said: list[str] = []
         self.free: int | None = None
         self.count = 0
@@ -142,6 +145,7 @@ class Rig:
             owners=self.runs,
             recount=lambda job, since: {"clean": True, "reason": "all as it should be", "measurements": []},
             free_bytes=lambda: self.free,
+            nodes=lambda: self.nodes,
             adopt_wait_s=15,
             look_s=0.05,
         )

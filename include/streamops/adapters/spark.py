@@ -12,7 +12,13 @@ import httpx
 from streamops.definitions import Resources
 from streamops.errors import UnreachableError
 from streamops.settings import Settings
-from streamops.submission import Submission, executor_cores, spark_submit_command, submit_environment
+from streamops.submission import (
+    Submission,
+    executor_cores,
+    mebibytes,
+    spark_submit_command,
+    submit_environment,
+)
 
 _DRIVER_ID = re.compile(r"\bdriver-\d{14}-\d{4,}\b")
 _SUBMIT_S = 120
@@ -134,8 +140,3 @@ def fits(cluster: Cluster, resources: Resources) -> bool:
         while wanted and slot[0] >= each and slot[1] >= executor:
             slot[0], slot[1], wanted = slot[0] - each, slot[1] - executor, wanted - 1
     return wanted == 0
-
-
-def mebibytes(memory: str) -> int:
-    """``800m`` and ``1g`` in MiB, with what Spark adds to neither in standalone mode."""
-    return int(memory[:-1]) * (1024 if memory.endswith("g") else 1)

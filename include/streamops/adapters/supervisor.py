@@ -22,6 +22,7 @@ class Program:
     state: str
     pid: int
     detail: str
+    exit_status: int = 0  # of its last end; -1 when a signal ended it
 
 
 class Supervisor:
@@ -98,4 +99,6 @@ class Supervisor:
 
 
 def _program(entry: dict[str, Any]) -> Program:
-    return Program(entry["name"], entry["statename"], entry["pid"], entry["description"])
+    return Program(
+        entry["name"], entry["statename"], entry["pid"], entry["description"], int(entry.get("exitstatus", 0))
+    )

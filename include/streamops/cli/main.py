@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from streamops.cli import authoring, doctor, jobs, operations, prove, receipts, snapshots, stack, story, verbs
+from streamops.cli import authoring, cluster, doctor, jobs, operations, prove, receipts, snapshots, stack, story, verbs
 from streamops.cli.console import choose_context, guarded
 
 app = typer.Typer(
@@ -56,6 +56,7 @@ app.add_typer(jobs.app, name="jobs")
 app.add_typer(snapshots.app, name="snapshots")
 app.add_typer(operations.app, name="operations")
 app.add_typer(receipts.app, name="receipts")
+app.add_typer(cluster.app, name="cluster")
 app.add_typer(stack.app, name="stack")
 
 __all__ = ["app"]

@@ -13,7 +13,7 @@ from streamops.cli import console
 from streamops.cli.jobs import jobs_in
 from streamops.errors import NotFoundError, UnreachableError
 from streamops.follow import view
-from streamops.names import checked
+from streamops.names import CLUSTER, checked, label
 from streamops.operations import Operation, Owner
 from streamops.settings import Settings
 
@@ -36,7 +36,7 @@ def list_(
     if job is not None:
         checked("job", job)
     store = console.store()
-    jobs = [job] if job is not None else jobs_in(store)
+    jobs = [job] if job is not None else [CLUSTER, *jobs_in(store)]
     found = sorted((item for name in jobs for item in list_operations(store, name)), key=lambda item: item.created)
     if json:
         console.show_json(found)
@@ -45,7 +45,13 @@ def list_(
     for item in found:
         at = item.at() if item.state != "succeeded" else "-"
         rows.add_row(
-            console.when(item.created), item.job, item.request.runbook, item.state, at, item.owner.user or "-", item.id
+            console.when(item.created),
+            label(item.job),
+            item.request.runbook,
+            item.state,
+            at,
+            item.owner.user or "-",
+            item.id,
         )
     console.out.print(rows)
 
@@ -99,7 +105,7 @@ def abort(operation_id: Id) -> None:
 def find(store: ObjectStore, operation_id: str) -> Operation:
     """An operation by its id, whatever its job. Raises NotFoundError."""
     checked("snapshot", operation_id)
-    for job in jobs_in(store):
+    for job in [CLUSTER, *jobs_in(store)]:
         found = records.read(store, keys.operation(job, operation_id), Operation)
         if found:
             return found.value

@@ -13,7 +13,7 @@ from streamops.adapters.object_store import ObjectStore
 from streamops.cli import console
 from streamops.cli.jobs import jobs_in
 from streamops.errors import NotFoundError
-from streamops.names import checked
+from streamops.names import CLUSTER, checked
 
 app = console.noun("List receipts, or show one.")
 
@@ -28,7 +28,7 @@ def list_(
     if job is not None:
         checked("job", job)
     store = console.store()
-    jobs = [job] if job is not None else jobs_in(store)
+    jobs = [job] if job is not None else [CLUSTER, *jobs_in(store)]
     found = [receipt for name in jobs for receipt in read_all(store, name)]
     found.sort(key=lambda receipt: str(receipt.get("finished") or ""))
     if json:
@@ -48,7 +48,7 @@ def show(operation: Annotated[str, typer.Argument(metavar="ID", help="The operat
     """Show one receipt as JSON."""
     checked("snapshot", operation)
     store = console.store()
-    for job in jobs_in(store):
+    for job in [CLUSTER, *jobs_in(store)]:
         try:
             console.show_json(json_module.loads(store.get(keys.receipt(job, operation)).body))
             return

@@ -35,8 +35,9 @@ def down() -> None:
 @app.command()
 @console.guarded
 def status(json: console.Json = False) -> None:
-    """Show what runs. Exit code 1 unless everything does."""
+    """Show what runs. Exit code 1 unless everything but spare workers does."""
     from stack import lifecycle
+    from stack.programs import SPARE_WORKERS
 
     found = lifecycle.status()
     if json:
@@ -49,7 +50,8 @@ def status(json: console.Json = False) -> None:
             rows.add_row(program.name, program.state, program.detail)
         console.out.print(rows)
         addresses()
-    if not found.running or any(program.state != "RUNNING" for program in found.programs):
+    needed = [program for program in found.programs if program.name not in SPARE_WORKERS]
+    if not found.running or any(program.state != "RUNNING" for program in needed):
         raise typer.Exit(1)
 
 

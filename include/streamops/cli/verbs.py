@@ -39,7 +39,7 @@ def deploy(
 ) -> None:
     """Start a published version of a job."""
     params = {key: yaml.safe_load(value) for key, value in _pairs("--param", param).items()}
-    done = _run(
+    done = run(
         json,
         "deploy_job",
         job=job,
@@ -51,7 +51,7 @@ def deploy(
         topics=_pairs("--topic", topic) or None,
         healthy_timeout_s=timeout,
     )
-    _say(json, done, f"{job} {version} is running.")
+    say(json, done, f"{job} {version} is running.")
 
 
 def upgrade(
@@ -65,7 +65,7 @@ def upgrade(
     json: console.Json = False,
 ) -> None:
     """Replace a running job's version, with its state."""
-    done = _run(
+    done = run(
         json,
         "upgrade_job",
         job=job,
@@ -74,19 +74,19 @@ def upgrade(
         standby=None if standby else False,
         healthy_timeout_s=timeout,
     )
-    _say(json, done, f"{job} {version} is running from snapshot {snapshot}.")
+    say(json, done, f"{job} {version} is running from snapshot {snapshot}.")
 
 
 def start(job: Job, timeout: Timeout = None, json: console.Json = False) -> None:
     """Start a stopped job again, from its own checkpoint."""
-    done = _run(json, "start_job", job=job, healthy_timeout_s=timeout)
-    _say(json, done, f"{job} is running.")
+    done = run(json, "start_job", job=job, healthy_timeout_s=timeout)
+    say(json, done, f"{job} is running.")
 
 
 def cancel(job: Job, json: console.Json = False) -> None:
     """Stop a running job; 'start' continues it."""
-    done = _run(json, "cancel_job", job=job)
-    _say(json, done, f"{job} is stopped.")
+    done = run(json, "cancel_job", job=job)
+    say(json, done, f"{job} is stopped.")
 
 
 def snapshot(
@@ -96,11 +96,12 @@ def snapshot(
     json: console.Json = False,
 ) -> None:
     """Keep the state of a job under a name."""
-    done = _run(json, "snapshot_job", job=job, snapshot=name, cancel=cancel or None)
-    _say(json, done, f"Snapshot {name} of {job} is kept{', and the job is stopped' if cancel else ''}.")
+    done = run(json, "snapshot_job", job=job, snapshot=name, cancel=cancel or None)
+    say(json, done, f"Snapshot {name} of {job} is kept{', and the job is stopped' if cancel else ''}.")
 
 
-def _run(json: bool, runbook: str, **values: Any) -> Operation:
+def run(json: bool, runbook: str, **values: Any) -> Operation:
+    """Trigger a runbook and follow it to its end."""
     asked = request(runbook, **values)  # refused before anything is asked of a server
     settings = console.settings()
     with Airflow(settings) as airflow, Progress(console.err if json else console.out) as progress:
@@ -109,7 +110,8 @@ def _run(json: bool, runbook: str, **values: Any) -> Operation:
         )
 
 
-def _say(json: bool, operation: Operation, text: str) -> None:
+def say(json: bool, operation: Operation, text: str) -> None:
+    """The last line, or the operation for a script."""
     if json:
         console.show_json(operation)
         return

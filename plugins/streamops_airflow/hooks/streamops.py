@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseHook
 
 from streamops.adapters.influx import Points
+from streamops.adapters.nodes import SupervisedNodes
 from streamops.adapters.object_store import ObjectStore
 from streamops.adapters.room import free_bytes
 from streamops.adapters.spark import SparkSubmitter
@@ -39,7 +40,8 @@ def settings_from(
     """Read the five connections.
 
     ``streamops_s3``: login, password, extra ``endpoint_url`` and ``bucket``. ``streamops_spark``: host and port of
-    the master, extra ``spark_ui``, ``spark_home``, ``spark_conf_dir`` and ``node_dir``. ``streamops_kafka``: extra
+    the master, extra ``spark_ui``, ``spark_home``, ``spark_conf_dir``, ``node_dir``, and the paths ``nodes_file`` and
+    ``nodes_private_file``. ``streamops_kafka``: extra
     ``bootstrap.servers``. ``streamops_influx``: host is the URL, login the organisation, password the token, extra
     ``bucket``. ``streamops_snapshots``: password is the list of signing keys, ID:HEX each, the current one first.
     """
@@ -61,6 +63,8 @@ def settings_from(
         "spark_home": spark_extra["spark_home"],
         "spark_conf_dir": spark_extra["spark_conf_dir"],
         "node_dir": spark_extra["node_dir"],
+        "nodes_file": spark_extra.get("nodes_file", ""),
+        "nodes_private_file": spark_extra.get("nodes_private_file", ""),
     }
     return Settings.model_validate(values)
 
@@ -164,6 +168,7 @@ class StreamOpsHook(BaseHook):
             recount=self._recount if recount else _no_recount,
             free_bytes=lambda: free_bytes(self.settings),
             sinks_answer=lambda: Points(self.settings).ping(),
+            nodes=lambda: SupervisedNodes(self.settings),
         )
         return Engine(ports, say, at_point)
 

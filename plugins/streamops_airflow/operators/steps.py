@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from streamops import undo
+from streamops import bodies
 from streamops.errors import LockedError
+from streamops.names import shown
 from streamops.operations import OVER
 from streamops_airflow import runs
 from streamops_airflow.operators.base import OperationMixin, plain_errors
@@ -59,7 +60,7 @@ class BeginOperator(StepsOperator):
                 self.log.warning("Nothing was done. %s", error)
                 context["ti"].xcom_push(key=HELD, value=str(error))
                 raise AirflowSkipException(str(error)) from error
-        self.log.info("Operation %s on job %s, asked for by %s", run.operation_id, run.job, run.owner.user)
+        self.log.info("Operation %s on %s, asked for by %s", run.operation_id, shown(run.job), run.owner.user)
         facts = super().execute(context)
         return {"operation": operation.id, "job": run.job, **facts}
 
@@ -80,7 +81,7 @@ class TeardownOperator(OperationMixin, BaseOperator):
             if operation is not None:
                 return self.tear_down(engine, operation)
             self.never_began(engine, job, operation_id, context)
-        self.log.info("This run never began an operation on %s; there is nothing to do", job)
+        self.log.info("This run never began an operation on %s; there is nothing to do", shown(job))
         raise AirflowSkipException
 
     def tear_down(self, engine: Engine, operation: Operation) -> str:
@@ -110,7 +111,7 @@ class ReleaseOperator(TeardownOperator):
         """Record the failure first, so that nobody takes the operation for a running one."""
         if operation.state != "succeeded":
             engine.fail(operation.job, operation.id, _UNTOLD)
-            if undo.route(operation)[1] and operation.state not in OVER:
+            if bodies.route(operation)[1] and operation.state not in OVER:
                 raise AirflowFailException(
                     f"Operation {operation.id} is not taken back yet, so {operation.job} stays locked: the next "
                     f"operation takes it back first, or 'streamops operations abort {operation.id}' does."
@@ -139,4 +140,4 @@ class OutcomeOperator(TeardownOperator):
     def never_began(self, engine: Engine, job: str, operation_id: str, context: Context) -> None:
         """Skipped if the job was held by another operation; failed if this run was ended before it began one."""
         if context["ti"].xcom_pull(task_ids="check", key=HELD) is None:
-            raise AirflowFailException(f"The run ended before it began an operation on {job}.")
+            raise AirflowFailException(f"The run ended before it began an operation on {shown(job)}.")

@@ -1,0 +1,140 @@
+"""``cluster``: its state, size and members; shut it down, start it again, scale it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from streamops import cluster_record, jobs
+from streamops.adapters.nodes import SupervisedNodes
+from streamops.adapters.object_store import ObjectStore
+from streamops.cli import console, verbs
+from streamops.cluster_checks import should_run
+from streamops.cluster_view import View, view
+from streamops.errors import RefusedError
+from streamops.settings import Settings
+
+app = console.noun("Show the cluster; shut it down, start it again, or scale it.")
+Timeout = Annotated[int | None, typer.Option("--timeout", metavar="S", help="Seconds until the jobs must work.")]
+
+
+@app.command("list", hidden=True)
+@console.guarded
+def show(json: console.Json = False) -> None:
+    """Show state, version, size and members. Exit code 1 unless all members are there."""
+    found = look(console.settings(), console.store())
+    if json:
+        console.show_json(found)
+    else:
+        print_view(found)
+    if found.state != "running":
+        raise typer.Exit(1)
+
+
+@app.command("shutdown")
+@console.guarded
+def shutdown(
+    snapshot: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Keep a snapshot of every job under this name.")
+    ] = None,
+    json: console.Json = False,
+) -> None:
+    """Save the state of every job, then stop workers and master; 'cluster restart' brings the jobs back."""
+    done = verbs.run(json, "shutdown_cluster", snapshot=snapshot)
+    stopped = done.facts("record_set").get("jobs", [])
+    verbs.say(json, done, f"The cluster is stopped; a restart brings back {', '.join(stopped) or 'no job'}.")
+
+
+@app.command("restart")
+@console.guarded
+def restart(
+    without_missing: Annotated[
+        bool, typer.Option("--without-missing", help="Go on with the members that came in time.")
+    ] = False,
+    timeout: Timeout = None,
+    json: console.Json = False,
+) -> None:
+    """Start master and workers, and the jobs that ran; done when each has caught up."""
+    done = verbs.run(json, "restart_cluster", without_missing=without_missing or None, healthy_timeout_s=timeout)
+    for job, told in done.facts("caught_up").get("jobs", {}).items():
+        if not json:
+            console.say(f"{job}: caught up with {told['events']:,} events in {told['seconds']} s")
+    missing = done.facts("members").get("missing", [])
+    verbs.say(json, done, f"The cluster runs{f', without {chr(44).join(missing)}' if missing else ''}.")
+
+
+@app.command("scale", context_settings={"ignore_unknown_options": True})
+@console.guarded
+def scale(
+    size: Annotated[str, typer.Argument(metavar="N|+N|-N", help="The size to reach, or how many more or fewer.")],
+    node: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Which node joins or leaves; repeatable.")
+    ] = None,
+    timeout: Timeout = None,
+    json: console.Json = False,
+) -> None:
+    """Add members, or drain and remove them, while jobs run."""
+    digits = size.removeprefix("+").removeprefix("-")
+    if not digits.isascii() or not digits.isdigit() or len(digits) > 4:
+        raise RefusedError(f"{size!r} is not a size; say 3, +1 or -1.")
+    relative = size[0] in "+-"
+    done = verbs.run(
+        json,
+        "scale_cluster",
+        size=None if relative else int(size),
+        change=int(size) if relative else None,
+        nodes=list(node) if node else None,
+        healthy_timeout_s=timeout,
+    )
+    verbs.say(json, done, f"The cluster has {done.facts('check').get('size')} members.")
+
+
+def look(settings: Settings, store: ObjectStore) -> View:
+    """The cluster now."""
+    nodes = SupervisedNodes(settings)
+    drivers = {}
+    for record in should_run(store):
+        status = jobs.status(store, record.job, record.launch) if record.launch else None
+        if status and status.driver:
+            drivers[status.driver] = record.job
+    return view(nodes.inventory, cluster_record.read(store), nodes.master(), drivers, spark_version(settings))
+
+
+def spark_version(settings: Settings) -> str:
+    """As the name of a jar says, because the master's page does not say it; empty where there is no Spark."""
+    jar = next(iter(sorted((Path(settings.spark_home) / "jars").glob("spark-core_*.jar"))), None)
+    return f"Spark {jar.stem.rsplit('-', 1)[-1]}" if jar and settings.spark_home else ""
+
+
+def print_view(found: View) -> None:
+    """State, version, size, and a table of the members."""
+    console.say(f"State:   {found.state}")
+    console.say(f"Version: {found.version or 'unknown here'}")
+    console.say(f"Size:    {found.ready}/{found.desired}")
+    if found.waiting:
+        console.say(f"Jobs:    a restart brings back {', '.join(found.waiting)}")
+    rows = console.table(
+        "NODE", "STATE", "ADDRESS", "ID", "CORES USED/FREE", "MEMORY USED/FREE", "DRIVERS", "EXECUTORS",
+        right=("CORES USED/FREE", "MEMORY USED/FREE"),
+    )  # fmt: skip
+    for member in found.members:
+        rows.add_row(
+            member.node,
+            member.state,
+            member.address,
+            member.id,
+            f"{member.cores_used}/{member.cores_free}",
+            f"{member.memory_used:,}/{member.memory_free:,} MiB",
+            counted(member.drivers),
+            counted(member.executors),
+        )
+    console.out.print(rows)
+
+
+def counted(names: Iterable[str]) -> str:
+    """Names, each once, with how often."""
+    return ", ".join(f"{name} ({times})" if times > 1 else name for name, times in Counter(names).items()) or "-"

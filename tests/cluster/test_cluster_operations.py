@@ -1,0 +1,293 @@
+"""Runbooks of the cluster with drivers as processes and nodes as words, from begin to end and killed at every point."""
+
+from __future__ import annotations
+
+import pytest
+
+from fakes.rig import JOB, Killed, Rig
+from streamops import bodies, cluster_record, jobs, keys, locks, receipts, snapshots
+from streamops.errors import LockedError, RefusedError, SnapshotExistsError, StreamOpsError, UnreachableError
+from streamops.follow import request
+from streamops.names import CLUSTER
+from streamops.operations import Operation, Request, plan
+from streamops.records import State
+
+ASKED: dict[str, dict[str, object]] = {
+    "shutdown_cluster": {"snapshot": "evening"},
+    "restart_cluster": {},
+    "scale_cluster": {"size": 1},
+}
+
+
+def run(rig: Rig, runbook: str, **asked: object) -> Operation:
+    owner = rig.owner()
+    values = {"healthy_timeout_s": 90, "stop_timeout_s": 60, "members_timeout_s": 10, **asked}
+    return rig.engine().run(request(runbook, **values), owner, f"{runbook}-{rig.count}")
+
+
+def deployed(rig: Rig) -> Rig:
+    rig.run("deploy_job", version="v1")
+    rig.commits_more(windows=1)
+    return rig
+
+
+def hosted_on(rig: Rig) -> str:
+    """The node that hosts the one driver."""
+    status = jobs.status(rig.store, JOB, rig.record().launch)
+    rig.nodes.master()
+    return rig.nodes.hosts[status.driver]
+
+
+def test_a_shutdown_saves_every_job_and_a_restart_brings_back_exactly_those(rig: Rig) -> None:
+    deployed(rig)
+    rig.publish("v1", ("a",), job="other")
+    other = Request(runbook="deploy_job", job="other", version="v1")
+    rig.engine().run(other, rig.owner(), "deploy-other")
+    rig.engine().run(Request(runbook="cancel_job", job="other"), rig.owner(), "cancel-other")
+    done = run(rig, "shutdown_cluster", snapshot="evening")
+    assert rig.nodes.up == set()
+    assert rig.nodes.did == ["stop node-1", "stop node-2", "stop master"]
+    assert done.facts("stop_workers")["exit"] == {"node-1": 143, "node-2": 143}
+    assert rig.record().desired == "stopped-with-snapshot"
+    assert cluster_record.read(rig.store).jobs == (JOB,)
+    assert any(f"{JOB}: its state is saved (a at batch" in line for line in rig.said)
+    snapshots.verify(rig.store, snapshots.load(rig.store, JOB, "evening"))
+    assert receipts.read(rig.store, CLUSTER, done.id).state == "succeeded"
+    with pytest.raises(RefusedError, match="stopped already"):
+        run(rig, "shutdown_cluster")
+
+    done = run(rig, "restart_cluster")
+    assert rig.nodes.up == {"master", "node-1", "node-2"}
+    assert rig.record().desired == "running"
+    assert jobs.record(rig.store, "other").desired == "stopped"
+    assert rig.record().deployment == 1
+    told = done.facts("caught_up")["jobs"][JOB]
+    assert told["events"] > 0
+    assert told["seconds"] >= 0
+    rig.commits_more()
+    assert rig.recount("a") > 2
+    assert cluster_record.read(rig.store).jobs == ()
+    with pytest.raises(RefusedError, match=r"runs already \(2/2 members\)"):
+        run(rig, "restart_cluster")
+
+
+def test_a_restart_without_a_node_says_which_is_missing_when_told_to_go_on(rig: Rig) -> None:
+    deployed(rig)
+    run(rig, "shutdown_cluster")
+    rig.nodes.lost = {"node-2"}
+    with pytest.raises(StreamOpsError, match="waiting for node-2"):
+        run(rig, "restart_cluster")
+    assert cluster_record.read(rig.store).jobs == (JOB,)
+    done = run(rig, "restart_cluster", without_missing=True)
+    assert done.facts("members")["missing"] == ["node-2"]
+    rig.commits_more()
+    assert rig.recount("a")
+
+
+def test_a_supervisor_that_does_not_answer_is_refused_before_anything_is_touched(rig: Rig) -> None:
+    deployed(rig)
+    before, record = rig.nodes.up.copy(), rig.record()
+    rig.nodes.silent = {"node-2"}
+    for runbook, asked in (("shutdown_cluster", {}), ("scale_cluster", {"size": 1})):
+        with pytest.raises(UnreachableError, match="node-2"):
+            run(rig, runbook, **asked)
+    assert (rig.nodes.up, rig.record(), rig.nodes.did) == (before, record, [])
+    assert rig.recount("a")
+
+
+def test_a_job_that_cannot_save_its_state_keeps_the_cluster_up_and_the_others_running(rig: Rig) -> None:
+    deployed(rig)
+    rig.publish("v1", ("a",), job="other")
+    rig.engine().run(Request(runbook="deploy_job", job="other", version="v1"), rig.owner(), "deploy-other")
+    rig.cluster.processes[1][1].kill()  # it will never say that it stopped
+    with pytest.raises(StreamOpsError, match="Stop of other took longer"):
+        run(rig, "shutdown_cluster", stop_timeout_s=5)
+    assert rig.nodes.up == {"master", "node-1", "node-2"}
+    assert cluster_record.read(rig.store).state == "running"
+    for job in (JOB, "other"):
+        assert jobs.record(rig.store, job).desired == "running"
+        assert locks.read(rig.store, job).value.operation is None
+    rig.commits_more()
+    assert rig.recount("a")
+
+
+def test_while_an_operation_works_on_a_job_the_cluster_is_left_alone_and_the_other_way_round(rig: Rig) -> None:
+    deployed(rig)
+    engine, owner = rig.engine(), rig.owner()
+    engine.begin(Request(runbook="cancel_job", job=JOB), owner, "busy")
+    with pytest.raises(LockedError, match=f"holds job {JOB}"):
+        run(rig, "shutdown_cluster")
+    assert rig.nodes.did == []
+    engine.release(JOB, "busy")
+    first = request("scale_cluster", size=3)
+    engine.begin(first, rig.owner(), "first")
+    with pytest.raises(LockedError, match="holds the cluster"):
+        run(rig, "scale_cluster", size=3)
+
+
+def test_scaling_out_starts_a_spare_node_and_scaling_in_hands_its_drivers_over(rig: Rig) -> None:
+    deployed(rig)
+    assert run(rig, "scale_cluster", size=2).facts("check")["unchanged"]
+    run(rig, "scale_cluster", change=1)
+    assert rig.nodes.up == {"master", "node-1", "node-2", "node-3"}
+    assert cluster_record.read(rig.store).nodes == ("node-1", "node-2", "node-3")
+    leaving, launch = hosted_on(rig), rig.record().launch
+    done = run(rig, "scale_cluster", change=-1, nodes=(leaving,))
+    assert rig.nodes.did[-2:] == [f"decommission {leaving}", f"stop {leaving}"]
+    assert leaving not in rig.nodes.up
+    assert rig.record().launch == done.id != launch
+    assert hosted_on(rig) != leaving
+    assert rig.record().deployment == 1
+    rig.commits_more()
+    assert rig.recount("a") > 2
+    assert rig.drivers_that_write() == [done.id]
+
+
+def test_scaling_in_leaves_drivers_alone_that_are_elsewhere(rig: Rig) -> None:
+    deployed(rig)
+    launch, here = rig.record().launch, hosted_on(rig)
+    run(rig, "scale_cluster", change=-1)
+    assert rig.record().launch == launch
+    assert rig.nodes.up == {"master", here}
+
+
+def test_what_would_leave_too_little_capacity_is_refused_with_the_numbers(rig: Rig) -> None:
+    for at in range(3):
+        rig.publish("v1", ("a",), job=f"job-{at}")
+        rig.engine().run(Request(runbook="deploy_job", job=f"job-{at}", version="v1"), rig.owner(), f"deploy-{at}")
+    with pytest.raises(RefusedError, match=r"have 4 cores .* need 9 cores"):
+        run(rig, "scale_cluster", size=1)
+    assert rig.nodes.did == []
+
+
+def test_a_worker_that_never_joins_is_stopped_again(rig: Rig) -> None:
+    rig.nodes.lost = {"node-3"}
+    with pytest.raises(StreamOpsError, match="waiting for node-3"):
+        run(rig, "scale_cluster", size=3, members_timeout_s=10)
+    assert rig.nodes.did == ["start node-3", "stop node-3"]
+    assert cluster_record.read(rig.store).nodes == ()
+
+
+def test_a_snapshot_name_that_is_taken_is_refused_before_the_shutdown(rig: Rig) -> None:
+    deployed(rig)
+    rig.run("snapshot_job", snapshot="evening")
+    with pytest.raises(SnapshotExistsError):
+        run(rig, "shutdown_cluster", snapshot="evening")
+    assert rig.nodes.did == []
+
+
+CASES = [
+    pytest.param(runbook, step.name, when, id=f"{runbook}-{step.name}-{when}")
+    for runbook in ASKED
+    for step in plan(runbook)
+    for when in ("before", "after")
+]
+
+
+def killer(step: str, when: str):
+    def at_point(at: str, moment: str) -> None:
+        if (at, moment) == (step, when):
+            raise Killed(f"{when} {step}")
+
+    return at_point
+
+
+def prepared(rig: Rig, runbook: str) -> Request:
+    """A job that runs (on the node that will leave), or a cluster that was shut down."""
+    deployed(rig)
+    asked = {**ASKED[runbook], "healthy_timeout_s": 90, "stop_timeout_s": 60, "members_timeout_s": 60}
+    if runbook == "restart_cluster":
+        run(rig, "shutdown_cluster")
+    if runbook == "scale_cluster":
+        asked["nodes"] = (hosted_on(rig),)
+    return request(runbook, **asked)
+
+
+def assert_free(rig: Rig) -> None:
+    for scope in (JOB, CLUSTER):
+        lock = locks.read(rig.store, scope)
+        assert lock is not None
+        assert lock.value.operation is None, scope
+
+
+@pytest.mark.parametrize("runbook", ASKED)
+def test_every_step_of_the_cluster_has_its_kill_points(rig: Rig, runbook: str) -> None:
+    asked = prepared(rig, runbook)
+    visited: list[tuple[str, str]] = []
+    rig.tasks(rig.engine(lambda step, when: visited.append((step, when))), asked, rig.owner(), "op")
+    assert visited == [(step.name, when) for step in plan(runbook) for when in ("before", "after")]
+
+
+@pytest.mark.parametrize(("runbook", "step", "when"), CASES)
+def test_a_killed_operation_of_the_cluster_goes_on_where_it_was(rig: Rig, runbook: str, step: str, when: str) -> None:
+    asked, owner = prepared(rig, runbook), rig.owner()
+    with pytest.raises(Killed):
+        rig.tasks(rig.engine(killer(step, when)), asked, owner, "op")
+    rig.tasks(rig.engine(), asked, owner, "op")
+    operation = rig.engine().find(CLUSTER, "op")
+    assert operation.state == "succeeded"
+    assert_free(rig)
+    launches = [launch for launch, _ in rig.cluster.processes]
+    assert len(launches) == len(set(launches)), "a launch was submitted twice"
+    if runbook == "shutdown_cluster":
+        assert rig.nodes.up == set()
+        assert cluster_record.read(rig.store).jobs == (JOB,)
+        assert snapshots.load(rig.store, JOB, "evening")
+        rig.wait(lambda: not rig.drivers_that_write(), "the end of all drivers")
+    else:
+        assert len(rig.nodes.up) == (3 if runbook == "restart_cluster" else 2)
+        rig.wait(lambda: rig.drivers_that_write() == [rig.record().launch], "one driver")
+        rig.commits_more(windows=1)
+    assert rig.recount("a")
+
+
+@pytest.mark.parametrize(("runbook", "step", "when"), CASES)
+def test_a_run_marked_failed_anywhere_leaves_a_working_cluster(rig: Rig, runbook: str, step: str, when: str) -> None:
+    asked = prepared(rig, runbook)
+    with pytest.raises(Killed):
+        rig.tasks(rig.engine(killer(step, when)), asked, rig.owner(), "op")
+    engine = rig.engine()
+    engine.fail(CLUSTER, "op", "somebody marked the run failed")
+    engine.undo(CLUSTER, "op")
+    engine.release(CLUSTER, "op")
+    operation = engine.find(CLUSTER, "op")
+    assert_job_free(rig)
+    stopped = runbook == "shutdown_cluster" and operation.started("stop_workers")
+    if stopped or runbook == "restart_cluster":
+        run(rig, "restart_cluster") if rig.nodes.up != {"master", "node-1", "node-2"} or (
+            cluster_record.read(rig.store).state != "running"
+        ) else None
+    assert {"node-1", "node-2"} <= rig.nodes.up or operation.started("stop_workers") or runbook == "restart_cluster"
+    assert rig.record().desired == "running"
+    rig.wait(lambda: rig.drivers_that_write() == [rig.record().launch], "one driver")
+    rig.commits_more(windows=1)
+    assert rig.recount("a")
+    assert jobs.status(rig.store, JOB, rig.record().launch).state is State.RUNNING
+
+
+def assert_job_free(rig: Rig) -> None:
+    lock = locks.read(rig.store, JOB)
+    assert lock is None or lock.value.operation is None
+
+
+def test_an_abandoned_operation_of_the_cluster_is_taken_back_before_the_next_one(rig: Rig) -> None:
+    asked, owner = prepared(rig, "scale_cluster"), rig.owner()
+    with pytest.raises(Killed):
+        rig.tasks(rig.engine(killer("resume_jobs", "before")), asked, owner, "left")
+    assert rig.nodes.leaving
+    rig.runs.over[owner.run_id] = True
+    run(rig, "scale_cluster", size=3)
+    assert rig.engine().find(CLUSTER, "left").state == "undone"
+    assert not rig.nodes.leaving
+    assert rig.nodes.up == {"master", "node-1", "node-2", "node-3"}
+    rig.commits_more()
+    assert rig.recount("a")
+
+
+def test_the_keys_of_the_cluster_are_beside_those_of_jobs() -> None:
+    assert keys.lock(CLUSTER) == "cluster/lock.json"
+    assert keys.operation(CLUSTER, "x").startswith("cluster/operations/")
+    assert not keys.lock(CLUSTER).startswith(keys.jobs())
+    assert {name for runbook in ASKED for name in bodies.looks(runbook)} >= {
+        step.name for runbook in ASKED for step in plan(runbook) if step.waits
+    }

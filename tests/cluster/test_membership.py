@@ -1,0 +1,149 @@
+"""Who leaves first, what is refused, and whether the jobs still fit: without any server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fakes.nodes import PAGE, inventory
+from streamops import nodes
+from streamops.adapters.nodes import parse_master
+from streamops.definitions import Resources
+from streamops.errors import NotFoundError, RefusedError
+from streamops.membership import DOWN, Need, change, missing, present, require_capacity
+
+THREE = inventory(3, 1)
+TWO = ("node-1", "node-2")
+
+
+def worker(at: int, state: str = "ALIVE", id_: str = "") -> dict[str, object]:
+    return {
+        "id": id_ or f"worker-{at}", "host": "127.0.0.1", "port": 4000 + at, "webuiaddress": PAGE.format(8090 + at),
+        "state": state, "cores": 4, "coresused": 1, "memory": 4096, "memoryused": 800,
+    }  # fmt: skip
+
+
+def test_a_restarted_worker_is_one_member_and_its_dead_predecessor_none() -> None:
+    master = parse_master({"status": "ALIVE", "workers": [worker(1, "DEAD", "old"), worker(1), worker(2, "DEAD")]})
+    assert present(THREE, master) == ("node-1",)
+    assert missing(THREE, master, TWO) == ("node-2",)
+    assert master.worker(THREE.node("node-1")).id == "worker-1"
+    assert master.worker(THREE.node("node-2")) is None
+    assert present(THREE, DOWN) == ()
+
+
+def test_a_decommissioned_worker_is_no_member() -> None:
+    master = parse_master({"status": "ALIVE", "workers": [worker(1), worker(2, "DECOMMISSIONED")]})
+    assert present(THREE, master) == ("node-1",)
+    assert master.worker(THREE.node("node-2")).state == "DECOMMISSIONED"
+
+
+def test_drivers_belong_to_the_worker_that_hosts_them() -> None:
+    data = {"status": "ALIVE", "workers": [worker(1), worker(2)], "activedrivers": [
+        {"id": "driver-1", "worker": "worker-2", "state": "RUNNING", "starttime": "17"},
+        {"id": "driver-2", "worker": "None", "state": "SUBMITTED"},
+    ]}  # fmt: skip
+    master = parse_master(data)
+    assert [driver.id for driver in master.drivers_on(master.worker(THREE.node("node-2")))] == ["driver-1"]
+    assert (master.drivers[0].since_ms, master.drivers[1].worker) == (17, "")
+
+
+def test_scaling_out_takes_spare_nodes_in_the_order_of_the_inventory() -> None:
+    assert change(THREE, TWO, {}, size=3).start == ("node-3",)
+    assert change(inventory(5, 3), TWO, {}, by=2).start == ("node-3", "node-4")
+    assert change(inventory(5, 3), TWO, {}, named=("node-5",)).start == ("node-5",)
+
+
+def test_scaling_in_takes_those_with_the_fewest_drivers_first_and_the_last_among_equals() -> None:
+    four = inventory(4, 0)
+    everyone = four.names()
+    hosted = {"node-1": 1, "node-2": 0, "node-3": 2, "node-4": 1}
+    assert change(four, everyone, hosted, by=-1).stop == ("node-2",)
+    assert change(four, everyone, hosted, size=2).stop == ("node-2", "node-4")
+    assert change(four, everyone, {}, size=3).stop == ("node-4",)
+    assert change(four, everyone, hosted, by=-1, named=("node-3",)).stop == ("node-3",)
+
+
+def test_the_present_size_changes_nothing() -> None:
+    same = change(THREE, TWO, {}, size=2)
+    assert (same.start, same.stop) == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ({"size": 0}, "shutdown_cluster"),
+        ({"by": -2}, "shutdown_cluster"),
+        ({"size": 4}, "4 members are asked for, but the inventory has 3 nodes"),
+        ({"by": 5}, "the inventory has 3"),
+        ({"size": 3, "named": ("node-9",)}, "no node 'node-9'; the inventory has node-1, node-2, node-3"),
+        ({"size": 3, "named": ("node-1",)}, "are members"),
+        ({"size": 1, "named": ("node-3",)}, "are spare"),
+        ({"size": 3, "named": ("node-3", "node-3")}, "twice"),
+        ({"by": 1, "named": ("node-3", "node-1")}, "scale in two operations"),
+        ({"size": 2, "named": ("node-3",)}, "1 nodes are named, but 0"),
+        ({}, "Say what to scale to"),
+    ],
+)
+def test_a_wrong_size_or_name_is_refused_with_what_there_is(asked: dict[str, object], says: str) -> None:
+    with pytest.raises(RefusedError, match=says):
+        change(THREE, TWO, {}, **asked)
+
+
+def test_jobs_that_would_not_fit_are_refused_with_the_numbers() -> None:
+    one = [THREE.node("node-1")]
+    small = Need("small", Resources(cores=2))
+    require_capacity(one, [small])
+    with pytest.raises(RefusedError) as refused:
+        require_capacity(one, [small, Need("big", Resources(cores=4))])
+    told = str(refused.value)
+    assert "1 nodes (node-1) have 4 cores and 4,096 MiB" in told
+    assert "need 8 cores and 4,000 MiB" in told
+    assert "no place is left for big" in told
+
+
+def test_capacity_counts_memory_and_whole_executors_not_only_sums() -> None:
+    two = [THREE.node("node-1"), THREE.node("node-2")]
+    with pytest.raises(RefusedError, match="no place is left for wide"):
+        require_capacity(two, [Need("wide", Resources(cores=2, executor_memory="5g"))])
+    # 8 cores in sum, but three executors of two cores and three drivers leave no two free cores on one node.
+    jobs = [Need(name, Resources(cores=2)) for name in ("a", "b")]
+    require_capacity(two, jobs)
+    with pytest.raises(RefusedError, match="need 9 cores"):
+        require_capacity(two, [*jobs, Need("c", Resources(cores=2))])
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("nodes: [", "not YAML"),
+        ("nodes: []", "master"),
+        ("[]", "is wrong"),
+        ("x" * (nodes.MAX_INVENTORY_BYTES + 1), "larger than"),
+    ],
+)
+def test_a_wrong_inventory_says_what_is_wrong(text: str, says: str) -> None:
+    with pytest.raises(RefusedError, match=says):
+        nodes.parse(text)
+
+
+def test_two_nodes_with_one_name_are_refused() -> None:
+    text = "master: {supervisor: 'http://h:1', program: m}\nnodes:\n" + "".join(
+        f"  - {{name: a, supervisor: 'http://h:1', program: w, page: 'http://h:{at}', cores: 1, memory: 1g}}\n"
+        for at in (2, 3)
+    )
+    with pytest.raises(RefusedError, match="name a stands there twice"):
+        nodes.parse(text)
+
+
+def test_passwords_come_from_a_private_file_only(tmp_path: Path) -> None:
+    file = tmp_path / "nodes.private"
+    with pytest.raises(NotFoundError):
+        nodes.passwords(file)
+    file.write_text("# private\nuser=streamops\npassword=a=b\npassword.node-3=other\n")
+    file.chmod(0o644)
+    with pytest.raises(RefusedError, match="chmod 600"):
+        nodes.passwords(file)
+    file.chmod(0o600)
+    assert nodes.passwords(file) == {"user": "streamops", "password": "a=b", "password.node-3": "other"}
