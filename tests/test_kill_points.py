@@ -19,6 +19,7 @@ from streamops.records import FINAL
 ASKED: dict[str, dict[str, object]] = {
     "deploy_job": {"version": "v1"},
     "start_job": {},
+    "recover_job": {},
     "snapshot_job": {"snapshot": "s", "cancel": True},
     "cancel_job": {},
     "upgrade_job": {"version": "v2", "snapshot": "s"},
@@ -54,6 +55,8 @@ def prepare(rig: Rig, runbook: str) -> None:
         rig.commits_more(windows=1)
     if runbook == "start_job":
         rig.run("cancel_job")
+    if runbook == "recover_job":
+        rig.cluster.end()
 
 
 def assert_one_writer(rig: Rig, version: str, deployment: int | None = None) -> None:
@@ -110,7 +113,7 @@ def test_a_killed_operation_goes_on_where_it_was(rig: Rig, runbook: str, step: s
     assert_free(rig)
     if runbook == "upgrade_job":
         assert_one_writer(rig, "v2", 2)
-    elif runbook in ("deploy_job", "start_job"):
+    elif runbook in ("deploy_job", "start_job", "recover_job"):
         assert_one_writer(rig, "v1", 1)
     else:
         assert_stopped(rig, "stopped" if runbook == "cancel_job" else "stopped-with-snapshot")

@@ -47,6 +47,7 @@ def check(case: Case) -> dict[str, Any]:
     return {
         "deploy_job": _deploy,
         "start_job": _start,
+        "recover_job": _recover,
         "snapshot_job": _snapshot,
         "cancel_job": _cancel,
         "upgrade_job": _upgrade,
@@ -98,6 +99,18 @@ def _start(case: Case) -> dict[str, Any]:
             f"Job {case.job} is not stopped (it should be running {record.version}); start_job starts a stopped one. "
             "If its driver hangs, cancel it first (cancel_job)."
         )
+    return _continues(case, record)
+
+
+def _recover(case: Case) -> dict[str, Any]:
+    record = case.existing()
+    if record.desired != "running":
+        raise RefusedError(f"Job {case.job} should not run; start it with start_job.")
+    return _continues(case, record)
+
+
+def _continues(case: Case, record: JobRecord) -> dict[str, Any]:
+    """That the job's own checkpoint can be continued."""
     deployment = jobs.deployment(case.ports.store, case.job, record.deployment)
     version = artifacts.load_manifest(case.ports.store, case.job, deployment.version)
     topics = jobs.topics(version.definition, deployment.topics)

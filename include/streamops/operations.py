@@ -20,6 +20,7 @@ from streamops.records import JobRecord, now
 Runbook = Literal[
     "deploy_job",
     "start_job",
+    "recover_job",
     "snapshot_job",
     "cancel_job",
     "upgrade_job",
@@ -209,6 +210,13 @@ _PLANS: dict[str, tuple[Step, ...]] = {
         _HEALTHY,
         _FINISH,
     ),
+    "recover_job": (
+        _CHECK,
+        Step("reserve", "prepare", "Name a new launch of the same deployment, because its driver is gone"),
+        _SUBMIT,
+        _HEALTHY,
+        _FINISH,
+    ),
     "snapshot_job": (
         _CHECK,
         Step("request_stop", "switch", "Ask the driver to stop at a batch boundary (only with cancel)"),
@@ -279,6 +287,7 @@ _PLANS: dict[str, tuple[Step, ...]] = {
 TEARDOWNS: dict[str, tuple[str, ...]] = {
     "deploy_job": ("release_lock",),
     "start_job": ("release_lock",),
+    "recover_job": ("release_lock",),
     "snapshot_job": ("release_lock",),
     "cancel_job": ("release_lock",),
     "upgrade_job": ("restore_old_version", "release_lock"),

@@ -120,9 +120,12 @@ def check(work: Work) -> Facts:
 def reserve(work: Work) -> Facts:
     if work.unchanged:
         return {}
-    return {"deploy_job": _reserve_deploy, "start_job": _reserve_start, "upgrade_job": _reserve_upgrade}[
-        work.request.runbook
-    ](work)
+    return {
+        "deploy_job": _reserve_deploy,
+        "start_job": _reserve_start,
+        "recover_job": _reserve_start,
+        "upgrade_job": _reserve_upgrade,
+    }[work.request.runbook](work)
 
 
 def _reserve_deploy(work: Work) -> Facts:
@@ -253,7 +256,7 @@ def submission(work: Work, version: ArtifactManifest, number: int, launch: str) 
 
 def started_submission(work: Work) -> Submission:
     """The submission of the launch that this operation starts."""
-    number = work.before.deployment if work.request.runbook == "start_job" else work.number
+    number = work.before.deployment if work.request.runbook in ("start_job", "recover_job") else work.number
     return submission(work, work.version(), number, work.launch)
 
 

@@ -69,6 +69,7 @@ def spark_conf(settings: Settings, submission: Submission) -> dict[str, str]:
         "spark.executorEnv.PYTHONPATH": "job/code:job/deps",  # where the artifact is unpacked on executors
         "spark.default.parallelism": str(resources.cores),
         "spark.scheduler.mode": "FAIR",
+        "spark.decommission.enabled": "true",  # executors on a leaving worker finish their tasks and take no new ones
         "spark.locality.wait": "0s",
         "spark.ui.port": "0",
         "spark.ui.retainedJobs": "50",

@@ -18,7 +18,7 @@ from streamops.definitions import Definition
 from streamops.errors import DefinitionError, LeaseLostError, StreamOpsError, UnhealthyError, UnreachableError
 from streamops.records import Deployment, Lease, State, Versioned
 from streamops.settings import Settings
-from streamops_runtime import code, stages, warmup
+from streamops_runtime import code, placement, stages, warmup
 from streamops_runtime.gate import Gate, StopAtBoundary, gate_time_column
 from streamops_runtime.sinks import open_sinks
 from streamops_runtime.stages import RunningStage
@@ -68,6 +68,8 @@ class Work:
         self.stages: list[RunningStage] = []
         self.progress: dict[str, StageProgress] = {}
         self.listener = ProgressListener()
+        self.placement = placement.Placement()
+        self.looked = 0.0
 
     def prepare(self) -> None:
         """Everything that needs no lease: code, sinks and the listener.
@@ -174,6 +176,8 @@ class Work:
             code = self._look_after_queries(driver)
             if code is not None:
                 return code
+            if self._placement_due(moment) and not self._place_anew(driver):
+                return RELAUNCH
             commits = sum(item.status.commits for item in self.progress.values())
             if commits > commits_before:
                 for stage in self.stages:
@@ -194,6 +198,32 @@ class Work:
                 self._sum_up()
                 summed = moment
             time.sleep(LOOK_S)
+
+    def _placement_due(self, moment: float) -> bool:
+        """Whether executors have joined that hold no state."""
+        if moment - self.looked < placement.LOOK_S or any(stage.ended for stage in self.stages):
+            return False
+        self.looked = moment
+        settled = all(item.status.commits for item in self.progress.values())
+        return self.placement.due(placement.executors(self.spark), settled, moment)
+
+    def _place_anew(self, driver: Driver) -> bool:
+        """Start all queries again at a boundary, so that their state spreads over all executors.
+
+        State stays where it was loaded for as long as its query runs. False when a query did not end in time.
+        """
+        begun = time.monotonic()
+        left = stages.stop_at_boundary(self.stages, self.stopping, STOP_S)
+        if left:
+            log.error("%s did not end at a boundary; the driver ends, the last commits count", ", ".join(left))
+            return False
+        self.stopping.clear()
+        with ThreadPoolExecutor(len(self.stages)) as pool:
+            list(pool.map(self._start, self.stages))
+        self.placement.placed(placement.executors(self.spark), time.monotonic())
+        driver.phases_ms["place_anew"] = int((time.monotonic() - begun) * 1000)
+        log.info("state is placed anew on %s executors in %s ms", self.placement.size, driver.phases_ms["place_anew"])
+        return True
 
     def _tell(self, driver: Driver, state: State | None = None, reason: str = "") -> None:
         statuses = {name: item.status for name, item in self.progress.items()}

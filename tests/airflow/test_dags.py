@@ -34,7 +34,14 @@ def dags():
 
 
 def test_there_is_one_runbook_per_kind_of_operation(dags):
-    assert set(dags) == set(RUNBOOKS)
+    assert set(dags) == {*RUNBOOKS, "reconcile"}
+
+
+def test_reconciliation_runs_by_itself_one_at_a_time_and_is_never_made_up_for(dags):
+    dag = dags["reconcile"]
+    assert dag.timetable.can_be_scheduled
+    assert (dag.max_active_runs, dag.catchup, dag.is_paused_upon_creation) == (1, False, False)
+    assert "What can go wrong, and how to recover" in dag.doc_md
 
 
 @pytest.mark.parametrize("runbook", RUNBOOKS)

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import getpass
 import time
+import uuid
 from typing import Annotated, TypeVar
 
 import typer
 from pydantic import BaseModel
 
-from streamops import artifacts, keys, records
+from streamops import artifacts, jobs, keys, locks, records
 from streamops.adapters.kafka import Ledger
 from streamops.adapters.object_store import ObjectStore
 from streamops.advice import SILENT_S, Advice, Look, advise
 from streamops.cli import console
 from streamops.errors import NotFoundError
 from streamops.names import checked
+from streamops.operations import Owner
 from streamops.records import FINAL, Deployment, DriverStatus, JobRecord, Lease, Offsets, State
 from streamops.settings import Settings
 
@@ -64,6 +67,8 @@ def show(job: Annotated[str, typer.Argument(help="The job.")], json: console.Jso
     if deployment:
         origin = f", from snapshot {deployment.from_snapshot}" if deployment.from_snapshot else ""
         console.say(f"deployment {deployment.number} since {console.when(deployment.created)}{origin}")
+    if record.paused:
+        console.say(f"paused: nobody starts it again by itself (streamops jobs resume {job})")
     if lease:
         console.say(f"lease: epoch {lease.epoch}, launch {lease.launch}, holder {lease.holder or 'none'}")
     if status and looks:
@@ -79,6 +84,35 @@ def show(job: Annotated[str, typer.Argument(help="The job.")], json: console.Jso
         console.say(f"- {reason}")
     console.out.print("[bold]Next:[/] ", end="")
     console.say(advice.next_step)
+
+
+@app.command("pause")
+@console.guarded
+def pause(job: Annotated[str, typer.Argument(help="The job.")]) -> None:
+    """Keep reconciliation away from a job: it is not started again by itself."""
+    _set_paused(job, True)
+    console.say(f"{job} is paused: nobody starts it again by itself. Next: streamops jobs resume {job}")
+
+
+@app.command("resume")
+@console.guarded
+def resume(job: Annotated[str, typer.Argument(help="The job.")]) -> None:
+    """Let reconciliation look after a job again."""
+    _set_paused(job, False)
+    console.say(f"{job} is looked after again.")
+
+
+def _set_paused(job: str, paused: bool) -> None:
+    store = console.store()
+    read_job(store, job)
+    user = getpass.getuser()
+    change = f"{'pause' if paused else 'resume'}-{uuid.uuid4().hex[:8]}"
+    owner = Owner(kind="cli", run_id=change, user=user)
+    locks.acquire(store, job, change, "jobs pause" if paused else "jobs resume", owner, lambda _: None, records.now())
+    try:
+        jobs.change(store, job, {"paused": paused, "changed_by": change})
+    finally:
+        locks.release(store, job, change)
 
 
 def stages(status: DriverStatus, advice: Advice) -> None:

@@ -1,0 +1,189 @@
+"""Carries out what ``reconcile`` decides: one look at everything, then the actions, each as a recorded operation."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+
+from streamops import cluster_checks, cluster_record, jobs, locks, reconcile, records
+from streamops.engine import Engine
+from streamops.errors import NotFoundError, StreamOpsError
+from streamops.membership import DOWN, Master
+from streamops.names import CLUSTER, label
+from streamops.operations import Owner, Request, tasks
+from streamops.reconcile import Action, Lock, Look
+from streamops.records import DriverStatus, JobRecord
+
+FRESH = timedelta(seconds=15)
+_LOOK_S = 4.0  # between two looks at a status that is not fresh: drivers speak every second, whatever their clock says
+
+
+@dataclass(frozen=True)
+class Reconciler:
+    """One pass over an installation.
+
+    Args:
+        owner: of the operations that it begins; a later pass settles them when this one is gone.
+        say: receives a line for each thing done; nothing is said when nothing was done.
+    """
+
+    engine: Engine
+    owner: Owner
+    say: Callable[[str], None]
+    look_s: float = _LOOK_S
+
+    def run(self) -> list[str]:
+        """Look and act; returns what was done. A failure with one job does not keep the others from being looked at."""
+        done: list[str] = []
+        for name, action in [(CLUSTER, self._cluster()), *self._nodes()]:
+            done += self._do(name, action)
+        starting = []
+        for record, action in self._jobs():
+            if action.kind == "start":
+                starting.append((record, action))
+            else:
+                done += self._do(record.job, action)
+        return done + self._start(starting)
+
+    # --- looks
+
+    def _lock(self, scope: str) -> tuple[Lock, str | None]:
+        found = locks.read(self.engine.store, scope)
+        if found is None or found.value.operation is None:
+            return "free", None
+        stale = locks.is_stale(found.value, self.engine.ports.owners.finished, records.now())
+        return ("abandoned" if stale else "held"), found.value.operation
+
+    def _cluster(self) -> Action:
+        lock, operation_id = self._lock(CLUSTER)
+        operation = self.engine.find(CLUSTER, operation_id) if operation_id else None
+        return reconcile.settle(operation) if lock == "abandoned" and operation else Action("nothing", "")
+
+    def _nodes(self) -> list[tuple[str, Action]]:
+        """Programs that should run and do not: after a start by hand, or one that supervisord gave up on."""
+        try:
+            nodes = self.engine.ports.nodes()
+            cluster = cluster_record.read(self.engine.store)
+            wanted = ("master", *cluster.wanted(nodes.inventory))
+        except NotFoundError:
+            return []
+        up = []
+        for name in wanted:
+            try:
+                if nodes.program(name).up:
+                    up.append(name)
+            except StreamOpsError:
+                up.append(name)  # a node that does not answer is not this pass's to start
+        down = reconcile.programs(cluster, self._lock(CLUSTER)[0], wanted, up)
+        for name in down:
+            nodes.start(name)
+        return [(name, Action("start", "its program did not run")) for name in down]
+
+    def _jobs(self) -> list[tuple[JobRecord, Action]]:
+        store = self.engine.store
+        known = cluster_checks.known(store)
+        said = {record.job: self._status(record) for record in known}
+        quiet = {job for job, status in said.items() if status and records.now() - status.updated > FRESH}
+        quiet |= {job for job, status in said.items() if status and status.updated - records.now() > FRESH}
+        if quiet:
+            time.sleep(self.look_s)  # the interval that is measured
+        later = {record.job: self._status(record) for record in known if record.job in quiet}
+        try:
+            master = self.engine.ports.nodes().master()
+        except NotFoundError:
+            master = DOWN
+        return [(record, self._decide(record, said, later, master)) for record in known]
+
+    def _decide(
+        self,
+        record: JobRecord,
+        said: dict[str, DriverStatus | None],
+        later: dict[str, DriverStatus | None],
+        master: Master,
+    ) -> Action:
+        lock, operation_id = self._lock(record.job)
+        operation = self.engine.find(record.job, operation_id) if operation_id else None
+        before, now = said[record.job], later.get(record.job, said[record.job])
+        speaks = now is not None and (record.job not in later or before is None or now.updated != before.updated)
+        if lock == "abandoned" and operation is None:
+            lock = "free"  # of a cluster's operation, or of one that never began
+        return reconcile.decide(
+            Look(
+                record=record,
+                status=now,
+                speaks=speaks,
+                master=master,
+                cluster=cluster_record.read(self.engine.store),
+                lock=lock,
+                operation=operation,
+                others=tuple(status for job, status in said.items() if job != record.job),
+            )
+        )
+
+    def _status(self, record: JobRecord) -> DriverStatus | None:
+        return jobs.status(self.engine.store, record.job, record.launch) if record.launch else None
+
+    # --- actions
+
+    def _do(self, scope: str, action: Action) -> list[str]:
+        if action.kind == "start":  # a node, started already
+            return self._said(f"{scope} is started: {action.why}")
+        if action.kind not in ("finish", "take back"):
+            return []
+        operation_id = self._lock(scope)[1]
+        if operation_id is None:
+            return []
+        try:
+            operation = self.engine.find(scope, operation_id)
+            if operation is None or operation.state in ("succeeded", "undone", "aborted"):
+                self.engine.release(scope, operation_id)
+            elif action.kind == "finish":
+                self.engine.resume(scope, operation_id)
+            else:
+                self.engine.abort(scope, operation_id)
+        except StreamOpsError as error:
+            return self._said(f"{label(scope)}: {action.why}; {error}")
+        return self._said(f"{label(scope)}: {action.why}; {'finished' if action.kind == 'finish' else 'taken back'}")
+
+    def _start(self, wanted: list[tuple[JobRecord, Action]]) -> list[str]:
+        """All drivers are submitted before any is waited for."""
+        done: list[str] = []
+        begun: list[tuple[str, str]] = []
+        for record, action in wanted:
+            name = f"{self.owner.dag_id}/{self.owner.run_id}/{record.job}"
+            operation_id = f"recover_job-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
+            done += self._said(f"{record.job} is started again: {action.why}")
+            begin = lambda record=record, id_=operation_id: self._begin(record.job, id_)  # noqa: E731
+            if self._carefully(record.job, operation_id, begin):
+                begun.append((record.job, operation_id))
+        for job, operation_id in begun:
+            self._carefully(job, operation_id, lambda job=job, id_=operation_id: self._end(job, id_))
+        return done
+
+    def _begin(self, job: str, operation_id: str) -> None:
+        self.engine.begin(Request(runbook="recover_job", job=job), self.owner, operation_id)
+        for task in tasks("recover_job")[:3]:
+            self.engine.run_task(job, operation_id, task)
+
+    def _end(self, job: str, operation_id: str) -> None:
+        for task in tasks("recover_job")[3:]:
+            self.engine.run_task(job, operation_id, task)
+        self.engine.release(job, operation_id)
+
+    def _carefully(self, job: str, operation_id: str, act: Callable[[], None]) -> bool:
+        try:
+            act()
+        except StreamOpsError as error:
+            self.say(f"{job}: {error}")
+            if self.engine.find(job, operation_id) is not None:
+                self.engine.fail(job, operation_id, str(error))
+                self.engine.release(job, operation_id)
+            return False
+        return True
+
+    def _said(self, line: str) -> list[str]:
+        self.say(line)
+        return [line]

@@ -1,0 +1,119 @@
+"""What reconciliation does about a job: one row for each thing that may be found."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from fakes.nodes import PAGE
+from streamops.adapters.nodes import parse_master
+from streamops.cluster_record import ClusterRecord
+from streamops.follow import request
+from streamops.membership import DOWN
+from streamops.operations import Operation, Owner, StepRecord, plan
+from streamops.reconcile import Look, decide, programs, settle
+from streamops.records import DriverStatus, JobRecord, State, now
+
+MOMENT = now()
+RECORD = JobRecord(job="sums", desired="running", version="v1", deployment=1, launch="deploy-1")
+STATUS = DriverStatus(
+    job="sums", deployment=1, launch="deploy-1", holder="h", state=State.RUNNING, driver="driver-1", started=MOMENT,
+    updated=MOMENT,
+)  # fmt: skip
+WORKER = {
+    "id": "w", "host": "h", "port": 1, "webuiaddress": PAGE.format(8091), "state": "ALIVE", "cores": 4,
+    "coresused": 0, "memory": 4096, "memoryused": 0,
+}  # fmt: skip
+
+
+def master(*drivers: str, status: str = "ALIVE", workers: int = 1):
+    active = [{"id": name, "worker": "w", "state": "RUNNING"} for name in drivers]
+    return parse_master({"status": status, "workers": [WORKER] * workers, "activedrivers": active})
+
+
+GONE = Look(record=RECORD, status=STATUS, speaks=False, master=master(), cluster=ClusterRecord())
+
+
+def operation(runbook: str, done: int, state: str = "running", **asked: object) -> Operation:
+    """An operation of which the first steps are done."""
+    steps = {step.name: StepRecord(started=MOMENT, finished=MOMENT) for step in plan(runbook)[:done]}
+    begun = request(runbook, **({"job": "sums"} if runbook.endswith("_job") else {}), **asked)
+    return Operation(
+        id="op", request=begun, owner=Owner(kind="airflow"), created=MOMENT, updated=MOMENT, steps=steps, state=state
+    )
+
+
+@pytest.mark.parametrize(
+    ("look", "kind", "why"),
+    [
+        (GONE, "start", "its driver is gone"),
+        (replace(GONE, status=None), "start", "its driver is gone"),
+        (replace(GONE, status=STATUS.model_copy(update={"state": State.STOPPED})), "start", "it should run"),
+        (replace(GONE, speaks=True), "nothing", "works"),
+        (replace(GONE, status=STATUS.model_copy(update={"state": State.FAILED, "reason": "x"})), "nothing", "for good"),
+        (replace(GONE, record=RECORD.model_copy(update={"desired": "stopped"})), "nothing", "should not run"),
+        (replace(GONE, record=RECORD.model_copy(update={"paused": True})), "nothing", "paused"),
+        (replace(GONE, record=None), "nothing", "should not run"),
+        (replace(GONE, lock="held"), "nothing", "an operation works on it"),
+        (replace(GONE, cluster=ClusterRecord(state="stopped")), "nothing", "the cluster is stopped"),
+        (replace(GONE, cluster=ClusterRecord(state="starting")), "nothing", "the cluster is starting"),
+        (replace(GONE, master=DOWN), "wait", "the master is DOWN"),
+        (replace(GONE, master=master(status="RECOVERING")), "wait", "the master is RECOVERING"),
+        (replace(GONE, master=master(workers=0)), "wait", "no member"),
+        (replace(GONE, master=master("driver-1")), "wait", "the master holds its driver"),
+        (replace(GONE, master=master("driver-7")), "wait", "the master holds its driver"),
+    ],
+)
+def test_what_is_done_about_a_job(look: Look, kind: str, why: str) -> None:
+    found = decide(look)
+    assert found.kind == kind
+    assert why in found.why
+
+
+def test_another_jobs_driver_is_not_taken_for_this_ones() -> None:
+    other = STATUS.model_copy(update={"job": "other", "driver": "driver-7"})
+    assert decide(replace(GONE, master=master("driver-7"), others=(other,))).kind == "start"
+
+
+def test_a_relaunched_driver_under_a_new_id_counts_as_present() -> None:
+    other = STATUS.model_copy(update={"job": "other", "driver": "driver-7"})
+    assert decide(replace(GONE, master=master("driver-7", "driver-8"), others=(other,))).kind == "wait"
+
+
+def test_a_live_operation_is_never_touched_whatever_is_found() -> None:
+    for look in (GONE, replace(GONE, master=DOWN), replace(GONE, status=None)):
+        assert decide(replace(look, lock="held", operation=operation("upgrade_job", 3, version="v2"))).kind == "nothing"
+
+
+@pytest.mark.parametrize(
+    ("left", "kind"),
+    [
+        (operation("deploy_job", 0, version="v1"), "take back"),
+        (operation("deploy_job", 2, version="v1"), "finish"),
+        (operation("start_job", 3), "finish"),
+        (operation("cancel_job", 2), "finish"),
+        (operation("upgrade_job", 5, version="v2"), "take back"),
+        (operation("upgrade_job", 10, version="v2"), "finish"),
+        (operation("upgrade_job", 5, "failed", version="v2"), "take back"),
+        (operation("snapshot_job", 1), "take back"),
+        (operation("snapshot_job", 2), "finish"),
+        (operation("shutdown_cluster", 4), "take back"),
+        (operation("shutdown_cluster", 7), "finish"),
+        (operation("restart_cluster", 3), "finish"),
+        (operation("scale_cluster", 3, size=3), "take back"),
+        (operation("scale_cluster", 11, size=1), "finish"),
+        (operation("cancel_job", 4, "succeeded"), "take back"),
+    ],
+)
+def test_an_abandoned_operation_is_finished_or_taken_back(left: Operation, kind: str) -> None:
+    assert settle(left).kind == kind
+    assert decide(replace(GONE, lock="abandoned", operation=left)).kind == kind
+
+
+def test_programs_are_started_only_while_the_cluster_should_run_and_nobody_works_on_it() -> None:
+    wanted = ("master", "node-1", "node-2")
+    assert programs(ClusterRecord(), "free", wanted, ["master", "node-2"]) == ("node-1",)
+    assert programs(ClusterRecord(), "held", wanted, []) == ()
+    assert programs(ClusterRecord(), "abandoned", wanted, []) == ()
+    assert programs(ClusterRecord(state="stopped"), "free", wanted, []) == ()
