@@ -7,13 +7,15 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 
 from streamops import cluster_checks, cluster_record, jobs, locks, reconcile, records
 from streamops.engine import Engine
 from streamops.errors import NotFoundError, StreamOpsError
+from streamops.follow import request
 from streamops.membership import DOWN, Master
 from streamops.names import CLUSTER, label
-from streamops.operations import Owner, Request, tasks
+from streamops.operations import Owner, tasks
 from streamops.reconcile import Action, Lock, Look
 from streamops.records import DriverStatus, JobRecord
 
@@ -156,15 +158,14 @@ class Reconciler:
             name = f"{self.owner.dag_id}/{self.owner.run_id}/{record.job}"
             operation_id = f"recover_job-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
             done += self._said(f"{record.job} is started again: {action.why}")
-            begin = lambda record=record, id_=operation_id: self._begin(record.job, id_)  # noqa: E731
-            if self._carefully(record.job, operation_id, begin):
+            if self._carefully(record.job, operation_id, partial(self._begin, record.job, operation_id)):
                 begun.append((record.job, operation_id))
         for job, operation_id in begun:
-            self._carefully(job, operation_id, lambda job=job, id_=operation_id: self._end(job, id_))
+            self._carefully(job, operation_id, partial(self._end, job, operation_id))
         return done
 
     def _begin(self, job: str, operation_id: str) -> None:
-        self.engine.begin(Request(runbook="recover_job", job=job), self.owner, operation_id)
+        self.engine.begin(request("recover_job", job=job), self.owner, operation_id)
         for task in tasks("recover_job")[:3]:
             self.engine.run_task(job, operation_id, task)
 
