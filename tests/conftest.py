@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -63,7 +64,9 @@ def stack(request: pytest.FixtureRequest) -> Iterator[Settings]:
             patch.setenv(key, value)
         found = lifecycle.status(TEST_HOME).running
         try:
-            yield lifecycle.up(TEST_HOME, generator=False)
+            settings = lifecycle.up(TEST_HOME, generator=False)
+            reconciliation(settings, paused=True)
+            yield settings
         finally:
             if not found and not request.config.getoption("--keep-stack"):
                 lifecycle.down(TEST_HOME)
@@ -75,6 +78,19 @@ def airflow(stack: Settings) -> Iterator[Airflow]:
     with Airflow(stack) as airflow:
         Runbooks(airflow, ObjectStore(stack)).wait_ready(RUNBOOKS)
         yield airflow
+
+
+def reconciliation(settings: Settings, *, paused: bool) -> None:
+    """Jobs that tests leave behind stay as they are; the tests of reconciliation switch it on."""
+    with Airflow(settings) as airflow:
+        deadline = time.monotonic() + 120
+        while True:
+            try:
+                airflow._call("PATCH", "/api/v2/dags/reconcile", json={"is_paused": paused})
+                return
+            except NotFoundError:
+                assert time.monotonic() < deadline, "Airflow did not read dags/reconcile.py"
+                time.sleep(0.5)
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from streamops.steps import Facts, Work
 
 MASTER = cluster_checks.MASTER
 _MASTER_S = 90.0
+_GRACE_S = 30.0
 
 
 def check(work: Work) -> Facts:
@@ -119,7 +120,8 @@ def _late(work: Work, step: str) -> bool:
 def members(work: Work) -> Facts:
     if checked(work).get("unchanged"):
         return {}
-    found = work.wait(lambda: look_members(work), work.request.members_timeout_s + 60, "Members")
+    grace = _GRACE_S if work.request.without_missing else 0  # to look once more after those that came in time
+    found = work.wait(lambda: look_members(work), work.request.members_timeout_s + grace, "Members")
     port = work.ports.nodes()
     master = port.master()
     absent = missing(port.inventory, master, checked(work)["nodes"])
