@@ -103,7 +103,6 @@ def test_a_shutdown_saves_every_job_and_a_restart_brings_back_exactly_those(stac
     assert job.read() == read  # no new results while the cluster is down
     done = run(runbooks, "restart_cluster", **PATIENT)
     told = done.facts("caught_up")["jobs"][job.name]
-    assert told["events"] >= job.end() - end - 10_000 > -10_000
     assert told["events"] >= 2000
     assert job.record().deployment == 1
     working(job)
