@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from streamops import checks, cluster_checks, jobs, leases, locks, records, snapshots, steps
+from streamops import checks, cluster_checks, health, jobs, leases, locks, records, snapshots, steps
 from streamops.checks import Case
 from streamops.errors import StreamOpsError
 from streamops.health import Health
@@ -18,6 +19,8 @@ from streamops.presence import held
 from streamops.records import Control, JobRecord
 from streamops.steps import Facts, Work
 
+_SILENCE_S = 10.0  # a live driver speaks every second
+_NO_DRIVER = "it has no driver; what it committed last counts"
 _LAST_S = 5.0  # a job has caught up when it has read everything that is older than this
 
 
@@ -139,11 +142,34 @@ def await_jobs(work: Work) -> Facts:
     for job in each(work, "cancel_job"):
         if job.before.desired != "running" or job.before.launch is None:
             continue
+        found = job.wait(_stop_of(work, job.before), work.request.stop_timeout_s, "Stop")
+        if found.why == _NO_DRIVER:
+            work.say(f"{job.job}: {_NO_DRIVER}")
+            facts[job.job] = {"stopped": False, "why": _NO_DRIVER}
+            continue
         facts[job.job] = steps.await_stop(job)
         batches = {name: stage["batch"] for name, stage in facts[job.job].get("stages", {}).items()}
         shown = ", ".join(f"{name} at batch {batch}" for name, batch in batches.items())
         work.say(f"{job.job}: its state is saved{f' ({shown})' if shown else ''}")
     return {"stopped": facts}
+
+
+def _stop_of(work: Work, record: JobRecord) -> Callable[[], Health]:
+    """Whether a driver has stopped; one that is silent, and that the master does not hold, has nothing to save."""
+    spoke: tuple[datetime | None, float] = (None, time.monotonic())
+
+    def look() -> Health:
+        nonlocal spoke
+        status = jobs.status(work.ports.store, record.job, record.launch or "-")
+        found = health.assess_stop(status, record.launch or "-")
+        updated = status.updated if status else None
+        if updated != spoke[0]:
+            spoke = (updated, time.monotonic())
+        elif not found.done and time.monotonic() - spoke[1] > _SILENCE_S and not _left(work, record):
+            return Health(True, None, _NO_DRIVER)
+        return found
+
+    return look
 
 
 def export(work: Work) -> Facts:
@@ -201,7 +227,8 @@ def _comes_back(work: Work, record: JobRecord) -> bool:
 
 def _left(work: Work, record: JobRecord) -> bool:
     store = work.ports.store
-    said = {item.job: jobs.status(store, item.job, item.launch or "-") for item in cluster_checks.should_run(store)}
+    known = [*cluster_checks.should_run(store), *claimed(work)]
+    said = {item.job: jobs.status(store, item.job, item.launch or "-") for item in known}
     return held(work.ports.nodes().master(), said.pop(record.job, None), said.values())
 
 

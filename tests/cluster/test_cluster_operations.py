@@ -111,6 +111,17 @@ def test_a_job_that_cannot_save_its_state_keeps_the_cluster_up_and_the_others_ru
     assert rig.recount("a")
 
 
+def test_a_job_without_a_driver_has_nothing_to_save_and_comes_back_with_the_others(rig: Rig) -> None:
+    deployed(rig)
+    rig.cluster.end()
+    done = run(rig, "shutdown_cluster")
+    assert done.facts("await_jobs")["stopped"][JOB]["stopped"] is False
+    assert any("what it committed last counts" in line for line in rig.said)
+    run(rig, "restart_cluster")
+    rig.commits_more()
+    assert rig.recount("a")
+
+
 def test_while_an_operation_works_on_a_job_the_cluster_is_left_alone_and_the_other_way_round(rig: Rig) -> None:
     deployed(rig)
     engine, owner = rig.engine(), rig.owner()
