@@ -1,0 +1,88 @@
+"""Reconciliation at work, with drivers as processes and nodes as words."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from fakes.rig import JOB, Rig
+from streamops import cluster_record, jobs, keys, locks, records
+from streamops.engine import list_operations
+from streamops.operations import Request
+from streamops.reconciler import Reconciler
+
+
+def once(rig: Rig) -> list[str]:
+    """One pass, as a DAG run of its own."""
+    said: list[str] = []
+    done = Reconciler(rig.engine(), rig.owner(), said.append, look_s=2.0).run()
+    assert said == done
+    return done
+
+
+def deployed(rig: Rig) -> Rig:
+    rig.run("deploy_job", version="v1")
+    rig.commits_more(windows=1)
+    return rig
+
+
+def silent_long_ago(rig: Rig) -> None:
+    """The driver died a while ago."""
+    rig.cluster.end()
+    launch = rig.record().launch
+    status = jobs.status(rig.store, JOB, launch)
+    old = status.model_copy(update={"updated": status.updated - timedelta(minutes=5)})
+    records.write(rig.store, keys.status(JOB, launch), old)
+
+
+def test_nothing_is_said_when_everything_is_as_it_should_be(rig: Rig) -> None:
+    deployed(rig)
+    assert once(rig) == []
+    assert len(rig.cluster.processes) == 1
+
+
+def test_a_driver_that_nobody_holds_comes_back_from_its_checkpoint_and_says_why(rig: Rig) -> None:
+    deployed(rig)
+    silent_long_ago(rig)
+    rig.nodes.status = "RECOVERING"
+    assert once(rig) == []
+    rig.nodes.status = "ALIVE"
+    assert [line for line in once(rig) if "sums is started again: its driver is gone" in line]
+    rig.commits_more()
+    assert rig.recount("a") > 1
+    assert rig.record().deployment == 1
+    assert list_operations(rig.store, JOB)[-1].request.runbook == "recover_job"
+    assert locks.read(rig.store, JOB).value.operation is None
+    assert once(rig) == []
+
+
+def test_a_paused_job_and_one_of_a_stopped_cluster_are_left_alone(rig: Rig) -> None:
+    deployed(rig)
+    silent_long_ago(rig)
+    jobs.change(rig.store, JOB, {"paused": True})
+    assert once(rig) == []
+    jobs.change(rig.store, JOB, {"paused": False})
+    cluster_record.change(rig.store, {"state": "stopped"})
+    rig.nodes.up = set()
+    assert once(rig) == []
+    assert rig.nodes.did == []
+
+
+def test_an_abandoned_upgrade_is_taken_back_and_a_live_one_is_not_touched(rig: Rig) -> None:
+    deployed(rig)
+    engine, owner = rig.engine(), rig.owner()
+    engine.begin(Request(runbook="upgrade_job", job=JOB, version="v2", snapshot="s"), owner, "left")
+    for task in ("check", "prepare", "submit_driver", "wait_standby"):
+        engine.run_task(JOB, "left", task)
+    assert once(rig) == []
+    rig.runs.over[owner.run_id] = True
+    assert "taken back" in once(rig)[0]
+    assert rig.engine().find(JOB, "left").state == "undone"
+    assert locks.read(rig.store, JOB).value.operation is None
+    rig.commits_more()
+    assert rig.recount("a")
+
+
+def test_a_worker_that_nobody_started_is_started(rig: Rig) -> None:
+    rig.nodes.up = {"master", "node-1"}
+    assert once(rig) == ["node-2 is started: its program did not run"]
+    assert rig.nodes.up == {"master", "node-1", "node-2"}
