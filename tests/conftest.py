@@ -13,6 +13,7 @@ import pytest
 from fakes.fixtures import bucket, object_store_server, rig  # noqa: F401
 from streamops.adapters.airflow import Airflow
 from streamops.adapters.object_store import ObjectStore
+from streamops.errors import NotFoundError
 from streamops.follow import Runbooks
 from streamops.operations import RUNBOOKS
 from streamops.settings import Settings

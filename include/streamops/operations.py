@@ -28,7 +28,7 @@ Runbook = Literal[
     "restart_cluster",
     "scale_cluster",
 ]
-RUNBOOKS: tuple[str, ...] = get_args(Runbook)
+RUNBOOKS: tuple[str, ...] = tuple(name for name in get_args(Runbook) if name != "recover_job")  # that have a DAG
 OperationState = Literal["running", "failed", "undone", "aborted", "succeeded"]
 CLUSTER_RUNBOOKS = frozenset({"shutdown_cluster", "restart_cluster", "scale_cluster"})
 OVER: frozenset[str] = frozenset({"undone", "aborted", "succeeded"})
