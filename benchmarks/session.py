@@ -37,7 +37,8 @@ class Session:
         """Upgrade the job; where it wrote before and where it writes now."""
         before = self.place()
         name = self.demo.free_name("Bench-")
-        operation = self.demo.run(self.runbooks, "upgrade_job", version=version, snapshot=name, **values)
+        asked = {"version": version, "snapshot": name, "probation_s": 0, **values}
+        operation = self.demo.run(self.runbooks, "upgrade_job", **asked)
         return operation, before, self.place()
 
     def to_v2(self) -> None:

@@ -4,8 +4,8 @@
 **What it does.** Stops a running job at a batch boundary, keeps its state as a named snapshot, and starts another
 version from that snapshot. Every event still counts exactly once.
 
-**When to use it.** To bring a new version of a running job into service, or to go back to an earlier one that can
-read the state of the present one. A job that never ran is started with `deploy_job`; a stopped one with `start_job`.
+**When to use it.** To bring a new version of a running job into service. To go back to the version before, use
+`rollback_job`. A job that never ran is started with `deploy_job`; a stopped one with `start_job`.
 
 **What it changes.** A new snapshot; a new deployment of the job with its own checkpoint; the job record. The old
 deployment and its checkpoint stay.
@@ -18,6 +18,7 @@ deployment and its checkpoint stay.
 | wait_standby | waits until the new driver is warm |
 | switch | stop at a boundary → export → restore → snapshot's manifest → hand over; each phase is in the log |
 | wait_healthy | waits until every stage of the new version has committed |
+| probation | watches the new version for a while: failures, lag, and that it produces |
 | recount | recomputes the results from the topic and compares |
 | finish | writes the receipt |
 | restore_old_version | after a failure: the old version runs again, from the snapshot |
@@ -31,6 +32,7 @@ deployment and its checkpoint stay.
 - *The new version does not become healthy in time*: the old version runs again at the end of this run, and the run is
   failed. The snapshot is kept. Look into the driver's log of the new version, publish a correction, trigger again
   under another snapshot name.
+- *It does not pass its probation*: the same. The log says first what that costs: how many events are processed again.
 - *You want to stop the upgrade*: mark the **run** as failed. The teardowns bring the old version back.
 - *Airflow or a worker died*: tasks continue at the recorded step when they are tried again. Clearing any task is safe.
 """
@@ -75,6 +77,13 @@ with DAG(
             "Healthy within (s)", 180, "If the new version is not healthy by then, the old one runs again."
         ),
         "stop_timeout_s": forms.seconds("Stopped within (s)", 60, "The time for the old version's batch in flight."),
+        "probation_s": forms.seconds(
+            "Probation (s)",
+            30,
+            "How long the new version is watched once it is healthy: if it fails repeatedly, falls behind or produces "
+            "nothing, the old one runs again. 0 for no probation.",
+            least=0,
+        ),
         "recount": forms.flag(
             "Recount", "Afterwards recompute the results around the switch from the topic and compare.", default=True
         ),
@@ -87,11 +96,12 @@ with DAG(
     wait_standby = StepsOperator(task_id="wait_standby")
     switch = StepsOperator(task_id="switch")
     wait_healthy = StepsOperator(task_id="wait_healthy")
+    probation = StepsOperator(task_id="probation")
     recount = StepsOperator(task_id="recount")
     finish = StepsOperator(task_id="finish")
     restore_old_version = RestoreOperator(task_id="restore_old_version").as_teardown()
     release_lock = ReleaseOperator(task_id="release_lock").as_teardown()
     outcome = OutcomeOperator(task_id="outcome").as_teardown(on_failure_fail_dagrun=True)
 
-    check >> prepare >> submit_driver >> wait_standby >> switch >> wait_healthy >> recount >> finish
+    check >> prepare >> submit_driver >> wait_standby >> switch >> wait_healthy >> probation >> recount >> finish
     finish >> restore_old_version >> release_lock >> outcome

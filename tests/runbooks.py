@@ -10,7 +10,7 @@ from streamops.adapters.airflow import Airflow, Run
 from streamops.operations import Operation
 
 RUN_S = 900
-PATIENT = {"healthy_timeout_s": 600}  # the machine may be busy with other tests
+PATIENT = {"healthy_timeout_s": 600, "probation_s": 5}  # the machine may be busy with other tests
 
 
 def states(airflow: Airflow, run: Run) -> dict[str, str | None]:

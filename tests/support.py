@@ -64,7 +64,11 @@ class Operator:
 
     def request(self, runbook: str, job: str, **values: Any) -> tuple[Request, Owner, str]:
         name = f"{runbook.split('_')[0]}-{uuid.uuid4().hex[:8]}"
-        patient = {"healthy_timeout_s": 400, "stop_timeout_s": 150}  # of a machine that does much else
+        patient = {
+            "healthy_timeout_s": 400,
+            "stop_timeout_s": 150,
+            "probation_s": 0,
+        }  # of a machine that does much else
         request = Request.model_validate({"runbook": runbook, "job": job, **patient, **values})
         return request, Owner(kind="airflow", dag_id=runbook, run_id=name, user="tester"), name
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -9,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -207,3 +209,47 @@ def test_an_epoch_counts_from_its_ready_mark_on_and_continues_the_one_below(buck
     made.batch(1)  # the old holder writes on: too late
     assert checkpoints.prepare_epoch(store, "j", 1, 3, ["s", "new"]) == {"s": 0}
     assert checkpoints.tail(store, keys.stage("j", 1, 3, "s")).batch == 0
+
+
+def repartitioned(made: Made) -> list[str]:
+    """Two partitions brought into one by a batch of its own: a full version, and the second partition left over."""
+    first, second, whole = (f"{number}0000000-0000-0000-0000-000000000000" for number in range(1, 4))
+    made.offsets(0)
+    made.put("commits/0", "v2\n" + json.dumps({"stateUniqueIds": {"0": [[first], [second]]}}))
+    made.put(f"state/0/0/1_{first}.changelog")
+    made.put(f"state/0/1/1_{second}.changelog")
+    made.offsets(1)
+    made.put("commits/1", "v2\n" + json.dumps({"stateUniqueIds": {"0": [[whole]]}}))
+    body = io.BytesIO()
+    with zipfile.ZipFile(body, "w") as archive:
+        archive.writestr("metadata", "v1\n{}")
+    made.store.put(f"{made.prefix}state/0/0/2_{whole}.zip", body.getvalue())
+    return [first, second, whole]
+
+
+def test_the_number_of_state_partitions_is_read_from_the_last_commit(bucket: Settings) -> None:
+    made = Made(bucket)
+    assert checkpoints.state_partitions(made.store, made.prefix) is None
+    repartitioned(made)
+    assert checkpoints.state_partitions(made.store, made.prefix) == 1
+    stateless = Made(bucket, "stateless/")
+    stateless.offsets(0)
+    stateless.put("commits/0", "v2\n{}")
+    assert checkpoints.state_partitions(stateless.store, stateless.prefix) is None
+
+
+def test_partitions_left_over_from_before_a_repartition_are_no_part_of_a_tail(bucket: Settings) -> None:
+    made = Made(bucket)
+    whole = repartitioned(made)[2]
+    assert {path for path in made.paths() if path.startswith("state/")} == {f"state/0/0/2_{whole}.zip"}
+
+
+def test_the_number_of_partitions_is_noted_in_the_last_committed_batch_only(bucket: Settings) -> None:
+    made = Made(bucket)
+    repartitioned(made)
+    before = made.store.get("ck/offsets/0").body
+    checkpoints.note_partitions(made.store, made.prefix, 1)
+    text = made.store.get("ck/offsets/1").body.decode()
+    assert json.loads(text.split("\n")[1])["conf"] == {"spark.sql.shuffle.partitions": "1"}
+    assert checkpoints.parse_offsets(text) == ({"clicks": {"0": 20}}, 1)
+    assert made.store.get("ck/offsets/0").body == before

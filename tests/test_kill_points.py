@@ -10,10 +10,10 @@ from collections.abc import Callable
 
 import pytest
 
-from fakes.rig import JOB, Killed, Rig
+from fakes.rig import JOB, PATIENT, Killed, Rig
 from streamops import jobs, locks, receipts, snapshots, undo
 from streamops.errors import StreamOpsError
-from streamops.operations import Operation, Owner, Request, plan
+from streamops.operations import GOING_BACK, Operation, Owner, Request, plan
 from streamops.records import FINAL
 
 ASKED: dict[str, dict[str, object]] = {
@@ -23,7 +23,15 @@ ASKED: dict[str, dict[str, object]] = {
     "snapshot_job": {"snapshot": "s", "cancel": True},
     "cancel_job": {},
     "upgrade_job": {"version": "v2", "snapshot": "s"},
+    "rollback_job": {},
+    "restore_job": {"snapshot": "kept"},
 }
+BACK = [
+    pytest.param(runbook, step.name, when, id=f"{runbook}-{step.name}-{when}")
+    for runbook in GOING_BACK
+    for step in plan(runbook)
+    for when in ("before", "after")
+]
 CASES = [
     pytest.param(runbook, step.name, when, id=f"{runbook}-{step.name}-{when}")
     for runbook in ASKED
@@ -31,7 +39,7 @@ CASES = [
     for when in ("before", "after")
 ]
 UPGRADE = [(step.name, when) for step in plan("upgrade_job") for when in ("before", "after")]
-UNDO = [(name, when) for name in undo.BODIES for when in ("before", "after")]
+UNDO = [(name, when) for name in undo.BODIES if name != "leave" for when in ("before", "after")]
 
 
 def killer(step: str, when: str) -> Callable[[str, str], None]:
@@ -45,7 +53,7 @@ def killer(step: str, when: str) -> Callable[[str, str], None]:
 
 
 def asked(runbook: str) -> Request:
-    return Request(runbook=runbook, job=JOB, healthy_timeout_s=90, stop_timeout_s=60, **ASKED[runbook])
+    return Request(runbook=runbook, job=JOB, **PATIENT, **ASKED[runbook])
 
 
 def prepare(rig: Rig, runbook: str) -> None:
@@ -57,6 +65,12 @@ def prepare(rig: Rig, runbook: str) -> None:
         rig.run("cancel_job")
     if runbook == "recover_job":
         rig.cluster.end()
+    if runbook == "rollback_job":
+        rig.run("upgrade_job", version="v2", snapshot="s")
+        rig.commits_more("b", windows=1)
+    if runbook == "restore_job":
+        rig.run("snapshot_job", snapshot="kept")
+        rig.commits_more(windows=1)
 
 
 def assert_one_writer(rig: Rig, version: str, deployment: int | None = None) -> None:
@@ -115,6 +129,8 @@ def test_a_killed_operation_goes_on_where_it_was(rig: Rig, runbook: str, step: s
         assert_one_writer(rig, "v2", 2)
     elif runbook in ("deploy_job", "start_job", "recover_job"):
         assert_one_writer(rig, "v1", 1)
+    elif runbook in GOING_BACK:
+        assert_one_writer(rig, "v1", 3 if runbook == "rollback_job" else 2)
     else:
         assert_stopped(rig, "stopped" if runbook == "cancel_job" else "stopped-with-snapshot")
     assert_snapshot(rig, operation)
@@ -140,12 +156,31 @@ def test_an_upgrade_marked_failed_anywhere_leaves_one_version_running(rig: Rig, 
     said = mark_failed(rig)
     operation = rig.engine().find(JOB, "op")
     assert operation is not None
-    new = operation.done("healthy")
+    new = operation.done("probation")
     assert ("new version" in said) == new
     assert_one_writer(rig, "v2" if new else "v1")
     assert_free(rig)
     if snapshots.find(rig.store, JOB, "s"):
         snapshots.verify(rig.store, snapshots.load(rig.store, JOB, "s"))
+    rig.run("snapshot_job", snapshot="next")
+
+
+@pytest.mark.parametrize(("runbook", "step", "when"), BACK)
+def test_going_back_marked_failed_anywhere_leaves_one_version_running(
+    rig: Rig, runbook: str, step: str, when: str
+) -> None:
+    prepare(rig, runbook)
+    before = rig.record()
+    with pytest.raises(Killed):
+        rig.tasks(rig.engine(killer(step, when)), asked(runbook), rig.owner(), "op")
+    mark_failed(rig)
+    operation = rig.engine().find(JOB, "op")
+    assert operation is not None
+    if operation.done("healthy"):
+        assert_one_writer(rig, "v1", before.deployment + 1)
+    else:
+        assert_one_writer(rig, str(before.version), before.deployment)
+    assert_free(rig)
     rig.run("snapshot_job", snapshot="next")
 
 
@@ -174,6 +209,29 @@ def test_a_killed_way_back_is_walked_to_its_end(rig: Rig, step: str, when: str) 
     snapshots.verify(rig.store, snapshots.load(rig.store, JOB, "s"))
     launches = [launch for launch, _ in rig.cluster.processes]
     assert len(launches) == len(set(launches)), "a launch was submitted twice"
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("step", ["dismiss", "leave"])
+def test_a_job_that_was_found_stopped_is_left_stopped(rig: Rig, step: str, when: str) -> None:
+    prepare(rig, "rollback_job")
+    rig.run("cancel_job")
+    before = rig.record()
+    rig.cluster.behaviour["v1"] = "dies"
+    with pytest.raises(StreamOpsError):
+        rig.tasks(rig.engine(), asked("rollback_job"), rig.owner(), "op")
+    engine = rig.engine(killer(f"undo:{step}", when))
+    engine.fail(JOB, "op", "not healthy")
+    with pytest.raises(Killed):
+        engine.undo(JOB, "op")
+    assert "nothing of it runs" in mark_failed(rig)
+    assert_stopped(rig, "stopped")
+    assert rig.record().model_copy(update={"changed_by": "", "last_deployment": 0}) == before.model_copy(
+        update={"changed_by": "", "last_deployment": 0}
+    )
+    rig.cluster.behaviour.clear()
+    rig.run("start_job")
+    assert_one_writer(rig, "v2", 2)
 
 
 def test_a_driver_that_died_before_the_stop_does_not_block_the_way_back(rig: Rig) -> None:

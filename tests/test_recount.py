@@ -288,6 +288,20 @@ def test_points_of_an_earlier_deployment_before_the_first_window_of_a_stage_that
     assert later.unexpected == 1
 
 
+def test_after_going_back_what_stands_beyond_the_restored_position_is_judged_only_once_it_is_written_again() -> None:
+    values = [trade(100, quantity=10), trade(1100, quantity=20), trade(2100, quantity=30), trade(3100, quantity=1)]
+    newer = {(1000, ()): 10, (2000, ()): 21, (3000, ()): 31}  # a version that counted wrongly from the second window on
+    behind, _ = recounted(VOL_1S, [block(values)], newer, end=2, bound=1000)
+    assert (behind.off, behind.expected) == (0, 1)
+    again, _ = recounted(VOL_1S, [block(values)], newer | {(2000, ()): 20}, end=3, bound=2000)
+    assert (again.off, again.expected) == (0, 2)
+    not_again, _ = recounted(VOL_1S, [block(values)], newer, end=4, bound=3000)
+    assert not_again.wrong == 2  # nothing is excused: the old version should have written these again
+    between = newer | {(2500, ()): 5}
+    left, _ = recounted(VOL_1S, [block(values)], between | {(2000, ()): 20, (3000, ()): 30}, end=4, bound=3000)
+    assert left.unexpected == 1  # a point that only the newer version writes stays, and is shown
+
+
 def test_times_may_be_seconds_or_timestamps() -> None:
     for schema, value in [
         ("page string, time timestamp", {"page": "p", "time": "2027-01-15T08:00:00.250Z"}),

@@ -27,6 +27,7 @@ from streamops.names import checked
 
 MAX_ARTIFACT_BYTES = 512 << 20
 VALIDATION_S = 240
+REPARTITION = "repartition"  # brings kept state into the version's number of partitions
 
 
 class ArtifactManifest(BaseModel):
@@ -41,6 +42,7 @@ class ArtifactManifest(BaseModel):
     size: int
     definition: Definition
     published: datetime
+    runtime_can: tuple[str, ...] = ()  # what a runner published earlier could not do
     fingerprints: dict[str, Any] = {}  # per stage, for the verdict before an upgrade
 
 
@@ -86,6 +88,7 @@ def publish(store: ObjectStore, directory: Path, version: str | None = None, *, 
         size=len(artifact),
         definition=definition,
         published=records.now(),
+        runtime_can=(REPARTITION,),
     )
     if earlier := _find(store, definition.job, definition.version):
         return _same(earlier, sha)

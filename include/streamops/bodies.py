@@ -1,28 +1,37 @@
-"""Which module carries out a runbook: those of jobs, or those of the cluster."""
+"""What each step of each runbook does: the bodies that all share, and a runbook's own in their place."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-from streamops import cluster_steps, cluster_undo, steps, undo
+from streamops import cluster_steps, cluster_undo, going_back, probation, steps, undo
 from streamops.errors import NotFoundError
 from streamops.health import Health
-from streamops.operations import CLUSTER_RUNBOOKS, Operation
+from streamops.operations import CLUSTER_RUNBOOKS, GOING_BACK, Operation
 from streamops.steps import Facts, Work
 
+Body = Callable[[Work], Facts]
+Look = Callable[[Work], Health]
 
-def body(runbook: str, step: str) -> Callable[[Work], Facts]:
-    """What a step does. Raises NotFoundError."""
-    if runbook not in CLUSTER_RUNBOOKS:
-        return steps.body(step)
-    if step not in cluster_steps.BODIES:
-        raise NotFoundError(f"There is no step {step!r} of the cluster.")
-    return cluster_steps.BODIES[step]
+OWN: dict[str, Mapping[str, Body]] = {
+    **dict.fromkeys(GOING_BACK, going_back.BODIES),
+    "upgrade_job": probation.BODIES,
+}
+LOOKS: dict[str, Look] = {**steps.LOOKS, **going_back.LOOKS, **probation.LOOKS}
 
 
-def looks(runbook: str) -> dict[str, Callable[[Work], Health]]:
+def body(runbook: str, step: str) -> Body:
+    """What a step of a runbook does. Raises NotFoundError."""
+    of_all = cluster_steps.BODIES if runbook in CLUSTER_RUNBOOKS else steps.BODIES
+    found = OWN.get(runbook, {}).get(step) or of_all.get(step)
+    if found is None:
+        raise NotFoundError(f"There is no step {step!r} in {runbook}.")
+    return found
+
+
+def looks(runbook: str) -> dict[str, Look]:
     """How the waiting steps look at what they wait for."""
-    return cluster_steps.LOOKS if runbook in CLUSTER_RUNBOOKS else steps.LOOKS
+    return cluster_steps.LOOKS if runbook in CLUSTER_RUNBOOKS else LOOKS
 
 
 def route(operation: Operation) -> tuple[str, tuple[str, ...]]:
@@ -32,6 +41,6 @@ def route(operation: Operation) -> tuple[str, tuple[str, ...]]:
     return undo.route(operation)
 
 
-def undo_body(runbook: str, step: str) -> Callable[[Work], Facts]:
+def undo_body(runbook: str, step: str) -> Body:
     """What a step of taking it back does."""
     return cluster_undo.BODIES[step] if runbook in CLUSTER_RUNBOOKS else undo.BODIES[step]

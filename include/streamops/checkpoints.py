@@ -125,6 +125,10 @@ class _Reader:
         self.committed = set(committed)
         self.ids: dict[int, Mapping[str, Any] | None] = {}
 
+    def last_ids(self) -> Mapping[str, Any]:
+        """Operator -> partition -> ids of the state after the last committed batch; empty without state."""
+        return self._ids(self.batch) or {}
+
     def head(self) -> Tail | None:
         if self.batch < 0:
             return None
@@ -155,6 +159,8 @@ class _Reader:
             raise CheckpointError(f"{self.prefix} has committed state but no state files; restore it from a snapshot.")
         self._prefetch(stores)
         for name, matches in stores.items():
+            if self._left_over(matches[0]):
+                continue
             files, base = self._state(name, matches)
             wanted |= files
             oldest = min(oldest, base - 1)
@@ -168,6 +174,11 @@ class _Reader:
                 raise NotFoundError(f"{self.prefix}{needed} is missing.")
         objects = tuple(self.files[path] for path in present)
         return Tail(head.prefix, head.batch, head.offsets, head.watermark_ms, head.query_id, objects)
+
+    def _left_over(self, match: re.Match[str]) -> bool:
+        """Whether a partition is one that the state had before it was brought into fewer."""
+        partitions = (self._ids(self.batch) or {}).get(match["operator"])
+        return partitions is not None and int(match["partition"]) >= len(partitions)
 
     def _state(self, name: str, matches: list[re.Match[str]]) -> tuple[set[str], int]:
         """The files of one store that version N+1 needs, and the version that they begin with."""
@@ -358,6 +369,30 @@ def drop_planned(store: ObjectStore, prefix: str) -> None:
     committed = max(_numbers(paths, "commits/"), default=-1)
     planned = _numbers(paths, "offsets/")
     store.delete(f"{prefix}offsets/{number}" for number in planned if number > committed)
+
+
+def state_partitions(store: ObjectStore, prefix: str) -> int | None:
+    """In how many partitions the state after the last committed batch lies; None for a stage without state.
+
+    Spark 4.2 records the number nowhere with this offset log version, but commits name the state of each partition.
+    """
+    reader = _Reader(store, prefix, below=("commits/",))
+    ids = reader.last_ids()
+    return max((len(partitions) for partitions in ids.values()), default=None)
+
+
+def note_partitions(store: ObjectStore, prefix: str, number: int) -> None:
+    """Write into the last committed batch in how many partitions its state lies.
+
+    Only for the holder of the epoch, while no query runs. Spark's repartition looks for it there and fails without
+    it (``None.get`` in ``OfflineStateRepartitionRunner``), because this offset log version leaves it out.
+    """
+    batch = _Reader(store, prefix, below=("commits/",)).batch
+    key = f"{prefix}offsets/{batch}"
+    first, metadata, *rest = store.get(key).body.decode().split("\n")
+    described = json.loads(metadata)
+    described.setdefault("conf", {})["spark.sql.shuffle.partitions"] = str(number)
+    store.put(key, "\n".join((first, json.dumps(described, separators=(",", ":")), *rest)).encode())
 
 
 def commit_times(store: ObjectStore, prefix: str) -> dict[int, datetime]:

@@ -77,7 +77,7 @@ def _deploy(case: Case) -> dict[str, Any]:
         )
     _settings(version.definition, request.params, request.topics)
     topics = jobs.topics(version.definition, request.topics)
-    _reachable(case.ports, version.definition, topics)
+    reachable(case.ports, version.definition, topics)
     source = request.source_snapshot()
     if source is None:
         if not request.from_scratch:
@@ -87,7 +87,7 @@ def _deploy(case: Case) -> dict[str, Any]:
     snapshots.require_usable(
         manifest, case.job, fork=request.fork, topics=topics, beginning=case.ports.ledger.beginning_offsets
     )
-    _same_partitions(case.ports, manifest.job, manifest.version, version.definition)
+    _same_partitions(case.ports, manifest.job, manifest.version, version)
     snapshots.verify(store, manifest)
     return {"version": version.version, "state": f"snapshot {manifest.job}/{manifest.name}"}
 
@@ -114,7 +114,7 @@ def _continues(case: Case, record: JobRecord) -> dict[str, Any]:
     deployment = jobs.deployment(case.ports.store, case.job, record.deployment)
     version = artifacts.load_manifest(case.ports.store, case.job, deployment.version)
     topics = jobs.topics(version.definition, deployment.topics)
-    _reachable(case.ports, version.definition, topics)
+    reachable(case.ports, version.definition, topics)
     for stage, tail in _positions(case, record, version.definition).items():
         _kept_by_kafka(case, stage, tail.offsets, topics)
     return {"version": deployment.version, "deployment": deployment.number}
@@ -151,9 +151,9 @@ def _upgrade(case: Case) -> dict[str, Any]:
     name = snapshot_name(case.operation)
     snapshots.require_free_name(store, case.job, name)
     running = _running_version(case, record)
-    _same_partitions(case.ports, case.job, old.version, version.definition)
+    _same_partitions(case.ports, case.job, old.version, version)
     topics = jobs.topics(version.definition, {**old.topics, **request.topics})
-    _reachable(case.ports, version.definition, topics)
+    reachable(case.ports, version.definition, topics)
     size = 0
     for stage, tail in _tails(case, record, running.definition).items():
         _kept_by_kafka(case, stage, tail.offsets, topics)
@@ -210,20 +210,26 @@ def _settings(definition: Definition, params: Mapping[str, Param], topics: Mappi
             )
 
 
-def _reachable(ports: Ports, definition: Definition, topics: Mapping[str, str]) -> None:
+def reachable(ports: Ports, definition: Definition, topics: Mapping[str, str]) -> None:
+    """Raise NotFoundError or UnreachableError unless all topics and sinks of a version answer."""
     for topic in topics.values():
         ports.ledger.beginning_offsets(topic)
     if any(sink.influxdb for stage in definition.stages.values() for sink in stage.sinks):
         ports.sinks_answer()
 
 
-def _same_partitions(ports: Ports, job: str, version: str, new: Definition) -> None:
-    # Spark does not record the number in this offset log version, so it would read half of the state silently.
+def _same_partitions(ports: Ports, job: str, version: str, published: ArtifactManifest) -> None:
+    # Spark does not record the number in this offset log version, so it would read half of the state silently; a
+    # runner that knows this brings the state into the new number before it starts.
+    if artifacts.REPARTITION in published.runtime_can:
+        return
+    new = published.definition
     old = artifacts.load_manifest(ports.store, job, version).definition.resources.state_partitions
     if old != new.resources.state_partitions:
         raise RefusedError(
             f"{new.job} {new.version} has resources.state_partitions {new.resources.state_partitions}, but the state "
-            f"of {version} lies in {old} partitions; publish it with {old}, or deploy from scratch."
+            f"of {version} lies in {old} partitions, and its runner is too old to change that; publish it anew as "
+            f"another version, or with {old}."
         )
 
 

@@ -158,7 +158,7 @@ class Demo:
         if self.record().version != "v1":
             name = self.free_name("BackToV1-")
             with self.story.part(f"An earlier demo left {self.record().version} running: go back to v1 through {name}"):
-                self.run(runbooks, "upgrade_job", version="v1", snapshot=name)
+                self.run(runbooks, "upgrade_job", version="v1", snapshot=name, probation_s=0)
         else:
             self.say(f"\n{JOB} v1 is running already; it is used as it is.")
 

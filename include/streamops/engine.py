@@ -81,6 +81,17 @@ class Engine:
         self.say(f"Operation {operation_id}: {request.runbook} of {label(request.job)} for {owner.label()}")
         return operation
 
+    def preview(self, request: Request, owner: Owner) -> dict[str, Any]:
+        """What the first step would say of a request now; nothing is written and no lock is taken.
+
+        Raises:
+            StreamOpsError: why the request would be refused.
+        """
+        moment, before = now(), jobs.record(self.store, request.job)
+        operation = Operation(id="preview", request=request, owner=owner, created=moment, updated=moment, before=before)
+        first = plan(request.runbook)[0].name
+        return bodies.body(request.runbook, first)(self._work(operation))
+
     def find(self, job: str, operation_id: str) -> Operation | None:
         """The operation as recorded, or None: it never began."""
         found = records.read(self.store, keys.operation(job, operation_id), Operation)
@@ -150,7 +161,7 @@ class Engine:
             return
         operation = self._change(job, operation_id, {"state": "failed", "reason": reason})
         self._tell_truth(operation)
-        receipts.write(self.store, receipts.receipt(operation, "failed"))
+        receipts.settle(self.store, operation, "failed")
         self.say(f"Operation {operation_id} failed at {operation.at() or 'its end'}: {reason}")
 
     def undo(self, job: str, operation_id: str) -> str:
@@ -163,7 +174,8 @@ class Engine:
             self._run_undo(job, operation_id, name)
         if names:
             operation = self._change(job, operation_id, {"state": "undone"})
-            receipts.write(self.store, receipts.receipt(operation, "undone"))
+            for line in receipts.lines(receipts.settle(self.store, operation, "undone")):
+                self.say(line)
         self.say(f"Operation {operation_id}: {said}")
         return f"{said[0].upper()}{said[1:]}."
 

@@ -24,6 +24,8 @@ Runbook = Literal[
     "snapshot_job",
     "cancel_job",
     "upgrade_job",
+    "rollback_job",
+    "restore_job",
     "shutdown_cluster",
     "restart_cluster",
     "scale_cluster",
@@ -32,6 +34,8 @@ RUNBOOKS: tuple[str, ...] = tuple(name for name in get_args(Runbook) if name != 
 OperationState = Literal["running", "failed", "undone", "aborted", "succeeded"]
 CLUSTER_RUNBOOKS = frozenset({"shutdown_cluster", "restart_cluster", "scale_cluster"})
 OVER: frozenset[str] = frozenset({"undone", "aborted", "succeeded"})
+GOING_BACK = ("rollback_job", "restore_job")  # continue from an earlier snapshot of the job
+LEAVE_RUNNING = ("upgrade_job", *GOING_BACK)  # the job is stopped only to run again in the same operation
 
 
 def _scope(value: str) -> str:
@@ -49,7 +53,8 @@ class Request(BaseModel):
     runbook: Runbook
     job: Annotated[str, AfterValidator(_scope)]  # or CLUSTER, which runbooks of the cluster need not say
     version: VersionName | None = None  # deploy, upgrade: the published version
-    snapshot: SnapshotName | None = None  # snapshot, upgrade: the name to give; default: made from time and id
+    # snapshot, upgrade: the name to give (default: made from the id); rollback, restore: the one to go back to
+    snapshot: SnapshotName | None = None
     from_snapshot: str | None = Field(None, pattern=r"^([a-z0-9][a-z0-9-]{0,62}/)?[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")
     from_scratch: bool = False  # deploy: with empty state although there is state to start from
     cancel: bool = False  # snapshot: stop the job first, and leave it stopped
@@ -58,7 +63,9 @@ class Request(BaseModel):
     topics: dict[SourceName, str] = {}
     healthy_timeout_s: int = Field(180, ge=10, le=3600)
     stop_timeout_s: int = Field(60, ge=5, le=3600)
-    standby: bool = True  # upgrade: warm the new driver up before the old one stops
+    standby: bool = True  # upgrade, rollback, restore: warm the new driver up before the old one stops
+    probation_s: int = Field(30, ge=0, le=3600)  # upgrade: how long the new version is watched; 0: not at all
+    catch_up_s: int = Field(300, ge=0, le=3600)  # rollback, restore: how long the end waits for the reprocessing
     size: int | None = None  # scale: the number of members to reach
     change: int | None = None  # scale: or how many more, or fewer
     nodes: tuple[str, ...] = ()  # scale: and which
@@ -90,7 +97,18 @@ class Request(BaseModel):
             raise ValueError("size, change: choose one")
         if self.from_snapshot and ".." in self.from_snapshot:
             raise ValueError("from_snapshot: a name has no '..' in it")
+        if self.runbook == "restore_job" and self.snapshot is None:
+            raise ValueError("snapshot: restore_job needs the name of a snapshot of this job")
+        if self.runbook in GOING_BACK and (self.version or self.params or self.topics):
+            raise ValueError(
+                "version, params, topics: follow from the snapshot that is gone back to; leave them out, or use "
+                "upgrade_job"
+            )
         return self
+
+    def limit_s(self, step: str) -> int:
+        """How long a waiting step may take, in seconds. Those that end by themselves get time to say so."""
+        return self.healthy_timeout_s + {"probation": self.probation_s, "catch_up": self.catch_up_s}.get(step, 0)
 
     def source_snapshot(self) -> tuple[str, str] | None:
         """The snapshot to start from, as job and name."""
@@ -188,12 +206,27 @@ class Step:
 _CHECK = Step("check", "check", "Check the request against the job, its versions and snapshots")
 _SUBMIT = Step("submit", "submit_driver", "Submit the driver to the cluster, supervised by the master")
 _HEALTHY = Step("healthy", "wait_healthy", "Wait until the driver holds the lease and every stage works", waits=True)
+_RECOUNT = Step("recount", "recount", "Recompute the results from the ledger and compare")
 _FINISH = Step("finish", "finish", "Write the receipt and close the operation")
 _CHECK_CLUSTER = Step("check", "check", "Check the request against the inventory, the members and the running jobs")
 _CLAIM = Step("claim", "stop_jobs", "Take the operation lock of every job")
 _MEMBERS = Step("members", "wait_members", "Wait until the workers have joined", waits=True)
 _RESUME = Step("resume_jobs", "resume_jobs", "Start each of them again, from its own checkpoint")
 _JOBS_HEALTHY = Step("jobs_healthy", "wait_jobs", "Wait until each of them holds its lease and works", waits=True)
+
+_GO_BACK = (
+    Step("check", "check", "Check the snapshot and the ledger, and say what going back costs"),
+    Step("reserve", "prepare", "Number the new deployment and copy the snapshot's state into it"),
+    Step("submit", "submit_driver", "Submit the driver in standby, supervised by the master"),
+    Step("standby", "wait_standby", "Wait until it is warm", waits=True),
+    Step("request_stop", "switch", "Ask the present driver to stop at a batch boundary"),
+    Step("await_stop", "switch", "Wait until it has stopped; one that does not answer loses the lease"),
+    Step("hand_over", "switch", "Give the lease to the new driver and let it run"),
+    _HEALTHY,
+    Step("catch_up", "wait_caught_up", "Wait until what is processed again has been processed", waits=True),
+    _RECOUNT,
+    _FINISH,
+)
 
 _PLANS: dict[str, tuple[Step, ...]] = {
     "deploy_job": (
@@ -242,7 +275,8 @@ _PLANS: dict[str, tuple[Step, ...]] = {
         Step("commit_manifest", "switch", "Write the manifest: from here on the snapshot exists"),
         Step("hand_over", "switch", "Give the lease to the new driver and let it run"),
         _HEALTHY,
-        Step("recount", "recount", "Recompute the results from the ledger and compare"),
+        Step("probation", "probation", "Watch the new version: failures, lag, and that it produces", waits=True),
+        _RECOUNT,
         _FINISH,
     ),
     "shutdown_cluster": (
@@ -281,6 +315,8 @@ _PLANS: dict[str, tuple[Step, ...]] = {
         Step("stop_workers", "stop_nodes", "Stop the leaving workers"),
         _FINISH,
     ),
+    "rollback_job": _GO_BACK,
+    "restore_job": _GO_BACK,
 }
 
 # Run whatever happened, also when somebody marks the DAG run failed.
@@ -294,6 +330,8 @@ TEARDOWNS: dict[str, tuple[str, ...]] = {
     "shutdown_cluster": ("restore_cluster", "release_lock"),
     "restart_cluster": ("release_lock",),
     "scale_cluster": ("restore_cluster", "release_lock"),
+    "rollback_job": ("restore_old_version", "release_lock"),
+    "restore_job": ("restore_old_version", "release_lock"),
 }
 
 

@@ -119,6 +119,9 @@ class StageStatus(_Model):
     malformed_rows: int = 0
     ahead_rows: int = 0
     output_rows: int = 0
+    outputs: int = 0  # batches that wrote rows
+    last_output: datetime | None = None
+    failures: int = 0  # of its query, by this driver process
     state_rows: int = 0
     state_bytes: int = 0
     state_partitions_on: dict[str, int] = {}  # executor host:port -> stateful tasks of the last batch, if known

@@ -14,10 +14,10 @@ from typing import Any
 from streamops import artifacts, checkpoints, checks, health, jobs, keys, leases, receipts, records, snapshots
 from streamops.artifacts import ArtifactManifest
 from streamops.definitions import milliseconds
-from streamops.errors import NotFoundError, StreamOpsError, UnhealthyError
+from streamops.errors import StreamOpsError, UnhealthyError
 from streamops.health import Health
 from streamops.names import label
-from streamops.operations import Operation, Request
+from streamops.operations import LEAVE_RUNNING, Operation, Request
 from streamops.ports import Ports
 from streamops.records import Control, Deployment, JobRecord, Offsets
 from streamops.snapshots import Manifest, Origin
@@ -76,7 +76,7 @@ class Work:
 
     def version(self, version: str | None = None) -> ArtifactManifest:
         """A published version; by default the one that the operation starts."""
-        name = version or self.request.version
+        name = version or self.request.version or self.operation.facts("check").get("to")
         if name is None:
             name = jobs.deployment(self.ports.store, self.job, self.before.deployment).version
         return artifacts.load_manifest(self.ports.store, self.job, name)
@@ -324,7 +324,7 @@ def request_stop(work: Work) -> Facts:
     launch = work.before.launch
     if _nothing_to_stop(work) or launch is None:
         return {"stopped": False}
-    if work.request.runbook != "upgrade_job":  # an upgrade leaves the job running, whatever happens in between
+    if work.request.runbook not in LEAVE_RUNNING:
         jobs.change(work.ports.store, work.job, {"desired": "stopped", **_by(work)})
     told = jobs.tell(work.ports.store, work.job, launch, Control(command="stop", operation=work.operation.id))
     work.say(f"Launch {launch} is asked to stop at a batch boundary" if told else f"Launch {launch} was asked already")
@@ -418,7 +418,7 @@ def commit_manifest(work: Work) -> Facts:
 
 def hand_over(work: Work) -> Facts:
     granted = leases.grant(work.ports.store, work.job, work.launch, work.number)
-    give(work, work.request.version, work.number, work.launch)
+    give(work, work.version().version, work.number, work.launch)
     facts: Facts = {"epoch": granted.value.epoch, "launch": work.launch, "deployment": work.number}
     if work.cold:
         facts |= put(work, started_submission(work), again=_again(work, "hand_over"))
@@ -427,20 +427,29 @@ def hand_over(work: Work) -> Facts:
 
 def recount(work: Work) -> Facts:
     """Compare what the switch may have harmed: all results from a while before the stop on."""
+    stop = work.operation.steps["request_stop"].started
+    return recount_since(work, int(stop.timestamp() * 1000), "the stop")
+
+
+def recount_since(work: Work, moment_ms: int, what: str) -> Facts:
+    """Recount all results from a while before a moment on, so that every window open then is compared.
+
+    Raises:
+        StreamOpsError: results are missing, wrong or too many; the job runs on.
+    """
     version = work.version()
     topics = jobs.topics(version.definition, jobs.deployment(work.ports.store, work.job, work.number).topics)
-    stop = work.operation.steps["request_stop"].started
     specs = [stage.recount for stage in version.definition.stages.values() if stage.recount]
     longest = max((milliseconds(spec.window) for spec in specs), default=0)
-    begin_ms = int(stop.timestamp() * 1000) - longest - RECOUNT_BEFORE_MS
+    begin_ms = moment_ms - longest - RECOUNT_BEFORE_MS
     since = {source: dict(work.ports.ledger.offsets_at(topic, begin_ms)) for source, topic in topics.items()}
-    work.say(f"Recount from {(longest + RECOUNT_BEFORE_MS) // 1000} s before the stop on, offsets {since}")
+    work.say(f"Recount from {(longest + RECOUNT_BEFORE_MS) // 1000} s before {what} on, offsets {since}")
     found = work.ports.recount(work.job, since)
     off = sum(int(item.get(key, 0)) for item in found.get("measurements", ()) for key in _OFF if _is_number(item, key))
     work.say(f"Recount: {found.get('reason') or ('clean' if found.get('clean') else 'not clean')}")
     if not found.get("clean") and off:
         raise StreamOpsError(
-            f"The recount of {work.job} is not clean: {found.get('reason')}. The new version runs on; look at "
+            f"The recount of {work.job} is not clean: {found.get('reason')}. The job runs on; look at "
             f"'streamops recount {work.job}'."
         )
     return found
@@ -457,7 +466,8 @@ def finish(work: Work) -> Facts:
     removed = snapshots.remove_leftovers(work.ports.store, work.job)
     if removed:
         work.say(f"{removed} objects of unfinished export attempts removed")
-    receipts.write(work.ports.store, receipts.receipt(work.operation, "succeeded"))
+    for line in receipts.lines(receipts.settle(work.ports.store, work.operation, "succeeded")):
+        work.say(line)
     return {"receipt": keys.receipt(work.job, work.operation.id)}
 
 
@@ -494,10 +504,3 @@ BODIES: dict[str, Callable[[Work], Facts]] = {
     "finish": finish,
 }
 LOOKS: dict[str, Callable[[Work], Health]] = {"standby": look_standby, "healthy": look_healthy}
-
-
-def body(step: str) -> Callable[[Work], Facts]:
-    """What a step does. Raises NotFoundError."""
-    if step not in BODIES:
-        raise NotFoundError(f"There is no step {step!r}.")
-    return BODIES[step]

@@ -28,6 +28,11 @@ def snapshot(description: str) -> Param:
     return Param(None, type=["null", "string"], pattern=pattern, title="Snapshot name", description=description)
 
 
+def chosen_snapshot(description: str) -> Param:
+    """A snapshot of this job that exists."""
+    return Param(type="string", pattern=_whole(names.SNAPSHOT.pattern), title="Snapshot", description=description)
+
+
 def from_snapshot(description: str) -> Param:
     """A snapshot to start from: NAME, or JOB/NAME for another job's."""
     pattern = _whole(f"({names_.JOB.pattern}/)?{names_.SNAPSHOT.pattern}")
@@ -39,9 +44,9 @@ def flag(title: str, description: str, default: bool = False) -> Param:
     return Param(default, type="boolean", title=title, description=description)
 
 
-def seconds(title: str, default: int, description: str) -> Param:
+def seconds(title: str, default: int, description: str, least: int = 10) -> Param:
     """A deadline in seconds."""
-    return Param(default, type="integer", minimum=10, maximum=3600, title=title, description=description)
+    return Param(default, type="integer", minimum=least, maximum=3600, title=title, description=description)
 
 
 def mapping(title: str, description: str, values: list[str]) -> Param:

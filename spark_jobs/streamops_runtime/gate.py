@@ -17,6 +17,7 @@ from typing import Any
 from pyspark.sql import DataFrame, Row
 
 from streamops.errors import LeaseLostError, StreamOpsError, UnreachableError
+from streamops.records import now
 from streamops_runtime.sinks import Sink
 
 RETRY_FOR_S = 240.0
@@ -59,6 +60,8 @@ class Gate:
         self.stage = stage
         self.mode = mode
         self.rows = 0  # written
+        self.outputs = 0  # batches that wrote rows
+        self.last_output: datetime | None = None
         self.failure: BaseException | None = None
         self.waiting_for: str = ""
         self._sinks = sinks
@@ -137,6 +140,8 @@ class Gate:
             log.info("%s batch %s is written after waiting", self.stage, batch_id)
             self.waiting_for = ""
         self.rows += len(rows)
+        self.outputs += 1
+        self.last_output = now()
 
 
 def gate_time_column(sinks: Sequence[Any]) -> str | None:

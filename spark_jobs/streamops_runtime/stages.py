@@ -27,7 +27,8 @@ class RunningStage:
     name: str
     gate: Gate
     query: StreamingQuery | None = None
-    restarts: int = 0
+    restarts: int = 0  # since its last commit
+    failures: int = 0  # in all
     restart_at: float = 0.0
     started_from: Offsets = field(default_factory=dict)
 

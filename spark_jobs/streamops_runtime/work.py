@@ -16,9 +16,9 @@ from streamops import checkpoints, keys, leases
 from streamops.adapters.object_store import ObjectStore
 from streamops.definitions import Definition
 from streamops.errors import DefinitionError, LeaseLostError, StreamOpsError, UnhealthyError, UnreachableError
-from streamops.records import Deployment, Lease, State, Versioned
+from streamops.records import Deployment, Lease, StageStatus, State, Versioned
 from streamops.settings import Settings
-from streamops_runtime import code, placement, stages, warmup
+from streamops_runtime import code, placement, repartition, stages, warmup
 from streamops_runtime.gate import Gate, StopAtBoundary, gate_time_column
 from streamops_runtime.sinks import open_sinks
 from streamops_runtime.stages import RunningStage
@@ -131,6 +131,10 @@ class Work:
         names = list(self.definition.stages)
         driver.patiently(lambda: checkpoints.prepare_epoch(self.store, job, number, epoch, names, log.info))
         driver.mark("restore")
+        for name in names:
+            key = keys.stage(job, number, epoch, name)
+            repartition.fit(self.spark, self.store, name, key, self.definition.resources.state_partitions)
+        driver.mark("repartition")
         with ThreadPoolExecutor(len(self.stages)) as pool:  # each start waits for the object store several times
             list(pool.map(self._start, self.stages))
         driver.mark("start")
@@ -226,7 +230,7 @@ class Work:
         return True
 
     def _tell(self, driver: Driver, state: State | None = None, reason: str = "") -> None:
-        statuses = {name: item.status for name, item in self.progress.items()}
+        statuses = {stage.name: self._status(stage) for stage in self.stages}
         waiting = [f"{stage.name}: {stage.gate.waiting_for}" for stage in self.stages if stage.gate.waiting_for]
         down = [f"{stage.name} is started again" for stage in self.stages if stage.ended]
         if state is None:
@@ -235,6 +239,11 @@ class Work:
             if waiting or down:
                 state, reason = State.RECOVERING, "; ".join(waiting + down)
         driver.publish(state, reason, stages=statuses)
+
+    def _status(self, stage: RunningStage) -> StageStatus:
+        """What Spark reports of a stage, and what only its driver knows."""
+        own = {"outputs": stage.gate.outputs, "last_output": stage.gate.last_output, "failures": stage.failures}
+        return self.progress[stage.name].status.model_copy(update=own)
 
     def _sum_up(self) -> None:
         for name, progress in self.progress.items():
@@ -261,6 +270,7 @@ class Work:
                     self._end_others()
                     return driver.fail(UnhealthyError(f"Stage {stage.name} cannot continue: {_first(failure, text)}"))
                 stage.restarts += 1
+                stage.failures += 1
                 if stage.restarts > MOST_RESTARTS:
                     self._end_others()
                     self._tell(driver, State.RECOVERING, f"stage {stage.name} failed {stage.restarts} times")

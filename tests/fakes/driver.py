@@ -12,6 +12,7 @@ import json
 import time
 import uuid
 import zipfile
+from datetime import datetime
 from pathlib import Path
 
 from streamops import artifacts, checkpoints, jobs, keys, leases
@@ -37,7 +38,8 @@ class Stage:
         self.store, self.job, self.name, self.prefix = store, job, name, prefix
         self.batch, self.offset, self.ids = -1, start, []
         self.state: dict[str, int] = {}
-        self.commits = 0
+        self.commits = self.outputs = self.rows = self.failures = 0
+        self.last_output: datetime | None = None
         self._restore()
 
     def _restore(self) -> None:
@@ -78,8 +80,8 @@ class Stage:
     def _put(self, path: str, body: str | bytes) -> None:
         self.store.put(self.prefix + path, body.encode() if isinstance(body, str) else body)
 
-    def run_batch(self, end: int, check: callable) -> None:
-        """Read to ``end``, write what closed, commit."""
+    def run_batch(self, end: int, check: callable, *, silent: bool = False) -> None:
+        """Read to ``end``, write what closed (unless ``silent``), commit."""
         if end <= self.offset:
             return
         number = self.batch + 1
@@ -89,13 +91,15 @@ class Stage:
         for event in range(self.offset, end):
             key = str(event // WINDOW)
             change[key] = (change.get(key) or self.state.get(key, 0)) + event
-        closed = [key for key in {*self.state, *change} if (int(key) + 1) * WINDOW <= end]
+        closed = [key for key in {*self.state, *change} if not silent and (int(key) + 1) * WINDOW <= end]
         values = {**self.state, **change}
         check()
         for key in closed:
             value = {"sum": values[key], "window": int(key)}
             self.store.put(point_key(self.job, self.name, int(key)), json.dumps(value).encode())
             change[key] = None
+        if closed:
+            self.rows, self.outputs, self.last_output = self.rows + len(closed), self.outputs + 1, now()
         identity, version = str(uuid.uuid4()), number + 1
         self._apply(change)
         self._put(f"state/0/0/{version}_{identity}.changelog", json.dumps(change))
@@ -115,11 +119,15 @@ class Stage:
     def status(self) -> StageStatus:
         """As the runner publishes it."""
         offsets = {"events": {"0": self.offset}}
-        return StageStatus(batch_id=self.batch, commits=self.commits, offsets=offsets)
+        return StageStatus(
+            batch_id=self.batch, commits=self.commits, offsets=offsets, output_rows=self.rows, outputs=self.outputs,
+            last_output=self.last_output, failures=self.failures,
+        )  # fmt: skip
 
 
 class Driver:
-    """One process; ``behaviour`` is ``good``, or ``dies`` for a version that never commits."""
+    """One process; ``behaviour`` is ``good``, or how it goes wrong: ``dies`` before its first commit,
+    ``falls behind``, ``silent`` (writes nothing), ``fails`` (again and again)."""
 
     def __init__(
         self, settings: Settings, job: str, launch: str, number: int, epoch_s: float, behaviour: str, name: str = ""
@@ -182,7 +190,11 @@ class Driver:
         check = lambda: leases.check(self.store, held.value)  # noqa: E731
         while self.command() != "stop":
             for stage in stages:
-                stage.run_batch(int((time.time() - self.began) * 40), check)
+                end = int((time.time() - self.began) * 40)
+                if self.behaviour == "falls behind" and stage.commits:
+                    end = min(end, stage.offset + 1)
+                stage.failures += self.behaviour == "fails" and stage.commits > 0
+                stage.run_batch(end, check, silent=self.behaviour == "silent")
             self.publish(State.RUNNING, epoch=epoch, stages={stage.name: stage.status() for stage in stages})
             time.sleep(BATCH_S)
         leases.release(self.store, held)

@@ -13,7 +13,7 @@ from pathlib import Path
 from fakes import driver
 from fakes.driver import WINDOW, point_key
 from fakes.nodes import Nodes
-from streamops import jobs, keys, records
+from streamops import archives, jobs, keys, records
 from streamops.adapters.object_store import ObjectStore
 from streamops.artifacts import ArtifactManifest
 from streamops.definitions import Resources, parse
@@ -25,6 +25,7 @@ from streamops.settings import Settings
 from streamops.submission import Submission
 
 JOB = "sums"
+PATIENT = {"healthy_timeout_s": 90, "stop_timeout_s": 60, "probation_s": 0}
 # Drivers are processes of their own, but need not import everything anew.
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["fakes.driver"])
@@ -130,11 +131,15 @@ class Rig:
         self.count = 0
 
     def publish(self, version: str, stages: tuple[str, ...], partitions: int = 2, job: str = JOB) -> None:
-        """Only the manifest: these drivers need no code."""
+        """Archives without content: these drivers need no code."""
+        artifact, runtime = f"{job} {version}".encode(), b"runtime"
         manifest = ArtifactManifest(
-            job=job, version=version, artifact_sha256=version * 8, runtime_sha256="r" * 8, size=1,
+            job=job, version=version, artifact_sha256=archives.sha256(artifact), size=1,
+            runtime_sha256=archives.sha256(runtime),
             definition=definition(version, stages, partitions, job), published=records.now(),
         )  # fmt: skip
+        self.store.put(keys.artifact(job, version), artifact)
+        self.store.put(keys.runtime(manifest.runtime_sha256), runtime)
         records.write(self.store, keys.artifact_manifest(job, version), manifest)
 
     def engine(self, at_point: Callable[[str, str], None] = lambda step, when: None) -> Engine:
@@ -158,7 +163,7 @@ class Rig:
     def run(self, runbook: str, engine: Engine | None = None, **asked: object) -> Operation:
         """One operation to its end, as ``Engine.run`` does it."""
         owner = self.owner()
-        request = Request(runbook=runbook, job=JOB, **{"healthy_timeout_s": 90, "stop_timeout_s": 60, **asked})
+        request = Request(runbook=runbook, job=JOB, **{**PATIENT, **asked})
         return (engine or self.engine()).run(request, owner, f"{runbook}-{self.count}")
 
     def tasks(self, engine: Engine, request: Request, owner: Owner, operation_id: str) -> None:

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from datetime import UTC, datetime
 from functools import wraps
@@ -26,6 +26,8 @@ from streamops.settings import ENV_FILE, Settings
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Row = TypeVar("Row")
+Cell = Callable[[Row], object]
 
 # Wider than a narrow terminal, which then wraps: a value that is cut off is of no use.
 out = Console(highlight=False, soft_wrap=True, width=max(160, shutil.get_terminal_size().columns))
@@ -118,6 +120,22 @@ def table(*columns: str, right: tuple[str, ...] = ()) -> Table:
     for column in columns:
         made.add_column(column, justify="right" if column in right else "left", no_wrap=True)
     return made
+
+
+def show_rows(found: Sequence[Row], columns: Mapping[str, Cell[Row]], json: bool, right: tuple[str, ...] = ()) -> None:
+    """Print a list, as every list: a table with one line an item, or JSON.
+
+    Args:
+        columns: heading -> the text of an item there.
+        right: headings of columns that stand to the right.
+    """
+    if json:
+        show_json(found)
+        return
+    rows = table(*columns, right=right)
+    for item in found:
+        rows.add_row(*(escape(str(cell(item))) for cell in columns.values()))
+    out.print(rows)
 
 
 def when(time: datetime | None) -> str:

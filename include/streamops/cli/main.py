@@ -45,6 +45,8 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "cancel": verbs.cancel,
     "start": verbs.start,
     "snapshot": verbs.snapshot,
+    "rollback": verbs.rollback,
+    "restore": verbs.restore,
     "recount": prove.recount,
     "doctor": doctor.doctor,
     "demo": story.demo,

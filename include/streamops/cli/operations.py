@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -19,6 +20,7 @@ from streamops.settings import Settings
 
 if TYPE_CHECKING:
     from streamops.engine import Engine
+    from streamops.ports import OwnersPort
 
 app = console.noun("List, show, resume or abort operations.")
 Id = Annotated[str, typer.Argument(metavar="ID", help="The operation, as 'streamops operations' lists it.")]
@@ -38,22 +40,16 @@ def list_(
     store = console.store()
     jobs = [job] if job is not None else [CLUSTER, *jobs_in(store)]
     found = sorted((item for name in jobs for item in list_operations(store, name)), key=lambda item: item.created)
-    if json:
-        console.show_json(found)
-        return
-    rows = console.table("TIME", "JOB", "RUNBOOK", "STATE", "STEP", "BY", "ID")
-    for item in found:
-        at = item.at() if item.state != "succeeded" else "-"
-        rows.add_row(
-            console.when(item.created),
-            label(item.job),
-            item.request.runbook,
-            item.state,
-            at,
-            item.owner.user or "-",
-            item.id,
-        )
-    console.out.print(rows)
+    columns: dict[str, console.Cell[Operation]] = {
+        "TIME": lambda item: console.when(item.created),
+        "JOB": lambda item: label(item.job),
+        "RUNBOOK": lambda item: item.request.runbook,
+        "STATE": lambda item: item.state,
+        "STEP": lambda item: item.at() if item.state != "succeeded" else "-",
+        "BY": lambda item: item.owner.user or "-",
+        "ID": lambda item: item.id,
+    }
+    console.show_rows(found, columns, json)
 
 
 @app.command("show")
@@ -129,7 +125,12 @@ class Owners:
                 return None
 
 
-def engine(settings: Settings, store: ObjectStore) -> Engine:
+def engine(
+    settings: Settings,
+    store: ObjectStore,
+    owners: OwnersPort | None = None,
+    say: Callable[[str], None] = console.say,
+) -> Engine:
     """The engine in this process, for operations that no DAG run finishes.
 
     Raises:
@@ -140,5 +141,4 @@ def engine(settings: Settings, store: ObjectStore) -> Engine:
 
     if not settings.spark_home:
         raise UnreachableError("This host cannot submit drivers (SPARK_HOME is empty); run this where the stack is.")
-    ports = local_ports(settings, Owners(settings), store)
-    return Engine(ports, console.say, lambda step, when: None)
+    return Engine(local_ports(settings, owners or Owners(settings), store), say)

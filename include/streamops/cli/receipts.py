@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json as json_module
-from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from streamops import keys
+from streamops import keys, receipts, records
 from streamops.adapters.object_store import ObjectStore
 from streamops.cli import console
 from streamops.cli.jobs import jobs_in
 from streamops.errors import NotFoundError
-from streamops.names import CLUSTER, checked
+from streamops.names import CLUSTER, checked, label
+from streamops.receipts import Receipt
 
 app = console.noun("List receipts, or show one.")
 
@@ -28,35 +27,38 @@ def list_(
     if job is not None:
         checked("job", job)
     store = console.store()
-    jobs = [job] if job is not None else [CLUSTER, *jobs_in(store)]
-    found = [receipt for name in jobs for receipt in read_all(store, name)]
-    found.sort(key=lambda receipt: str(receipt.get("finished") or ""))
-    if json:
-        console.show_json(found)
-        return
-    rows = console.table("FINISHED", "JOB", "RUNBOOK", "OUTCOME", "OPERATION")
-    for receipt in found:
-        finished = receipt.get("finished")
-        moment = console.when(datetime.fromisoformat(finished)) if finished else "-"
-        rows.add_row(moment, *(str(receipt.get(key) or "-")[:60] for key in ("job", "runbook", "state", "id")))
-    console.out.print(rows)
+    found = [receipt for name in ([job] if job else [CLUSTER, *jobs_in(store)]) for receipt in read_all(store, name)]
+    columns: dict[str, console.Cell[Receipt]] = {
+        "FINISHED": lambda item: console.when(item.finished),
+        "JOB": lambda item: label(item.job),
+        "RUNBOOK": lambda item: item.runbook,
+        "OUTCOME": lambda item: item.state,
+        "TOOK": lambda item: console.duration(item.seconds),
+        "BY": lambda item: item.requested_by or "-",
+        "OPERATION": lambda item: item.id,
+    }
+    console.show_rows(sorted(found, key=lambda item: item.finished), columns, json, right=("TOOK",))
 
 
 @app.command("show")
 @console.guarded
-def show(operation: Annotated[str, typer.Argument(metavar="ID", help="The operation.")]) -> None:
-    """Show one receipt as JSON."""
+def show(
+    operation: Annotated[str, typer.Argument(metavar="ID", help="The operation.")], json: console.Json = False
+) -> None:
+    """Show one receipt."""
     checked("snapshot", operation)
     store = console.store()
-    for job in [CLUSTER, *jobs_in(store)]:
-        try:
-            console.show_json(json_module.loads(store.get(keys.receipt(job, operation)).body))
-            return
-        except NotFoundError:
-            continue
-    raise NotFoundError(f"There is no receipt {operation!r}; 'streamops receipts' lists them.")
+    found = next((item for job in [CLUSTER, *jobs_in(store)] if (item := receipts.read(store, job, operation))), None)
+    if found is None:
+        raise NotFoundError(f"There is no receipt {operation!r}; 'streamops receipts' lists them.")
+    if json:
+        console.show_json(found)
+        return
+    for line in receipts.lines(found):
+        console.say(line)
 
 
-def read_all(store: ObjectStore, job: str) -> list[dict[str, Any]]:
+def read_all(store: ObjectStore, job: str) -> list[Receipt]:
     """All receipts of a job."""
-    return [json_module.loads(store.get(info.key).body) for info in store.list(keys.receipts(job))]
+    found = (records.read(store, info.key, Receipt) for info in store.list(keys.receipts(job)))
+    return [item.value for item in found if item]

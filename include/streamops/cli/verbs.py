@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 from typing import Annotated, Any
 
 import typer
@@ -9,13 +10,20 @@ import yaml
 
 from streamops.adapters.airflow import Airflow
 from streamops.adapters.object_store import ObjectStore
-from streamops.cli import console
+from streamops.cli import console, here, operations
 from streamops.cli.progress import Progress
 from streamops.errors import RefusedError
 from streamops.follow import Runbooks, request
-from streamops.operations import Operation
+from streamops.operations import Operation, Owner, Request, plan
 
 Job = Annotated[str, typer.Argument(metavar="JOB", help="The job.")]
+Standby = Annotated[
+    bool, typer.Option(help="Warm the new driver up before the present one stops, for the shortest gap.")
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done and what it costs; touch nothing.")]
+Here = Annotated[
+    bool, typer.Option("--without-airflow", help="Do it in this process, for when Airflow itself is down.")
+]
 Timeout = Annotated[int | None, typer.Option("--timeout", metavar="S", help="Seconds until it must be healthy.")]
 
 
@@ -35,6 +43,7 @@ def deploy(
         list[str] | None, typer.Option(metavar="SOURCE=TOPIC", help="A source's topic; repeatable.")
     ] = None,
     timeout: Timeout = None,
+    without_airflow: Here = False,
     json: console.Json = False,
 ) -> None:
     """Start a published version of a job."""
@@ -42,6 +51,7 @@ def deploy(
     done = run(
         json,
         "deploy_job",
+        without_airflow=without_airflow,
         job=job,
         version=version,
         from_snapshot=from_snapshot,
@@ -58,34 +68,87 @@ def upgrade(
     job: Job,
     version: Annotated[str, typer.Argument(metavar="VERSION", help="The published version to run afterwards.")],
     snapshot: Annotated[str, typer.Option(metavar="NAME", help="A new name for the state at the switch.")],
-    standby: Annotated[
-        bool, typer.Option(help="Warm the new driver up before the old one stops, for the shortest gap.")
-    ] = True,
+    standby: Standby = True,
+    probation: Annotated[
+        int | None,
+        typer.Option(metavar="S", help="Seconds that it is watched; then the old version comes back, or not. 0: none."),
+    ] = None,
     timeout: Timeout = None,
+    without_airflow: Here = False,
     json: console.Json = False,
 ) -> None:
     """Replace a running job's version, with its state."""
     done = run(
         json,
         "upgrade_job",
+        without_airflow=without_airflow,
         job=job,
         version=version,
         snapshot=snapshot,
         standby=None if standby else False,
+        probation_s=probation,
         healthy_timeout_s=timeout,
     )
     say(json, done, f"{job} {version} is running from snapshot {snapshot}.")
 
 
-def start(job: Job, timeout: Timeout = None, json: console.Json = False) -> None:
+def rollback(
+    job: Job,
+    to: Annotated[
+        str | None,
+        typer.Option("--to", metavar="SNAPSHOT", help="This snapshot, instead of the one taken at the last upgrade."),
+    ] = None,
+    dry_run: DryRun = False,
+    standby: Standby = True,
+    timeout: Timeout = None,
+    without_airflow: Here = False,
+    json: console.Json = False,
+) -> None:
+    """Bring the version before the present one back."""
+    _go_back("rollback_job", job, to, dry_run, standby, timeout, without_airflow, json)
+
+
+def restore(
+    job: Job,
+    snapshot: Annotated[str, typer.Argument(metavar="SNAPSHOT", help="A snapshot of the version that the job has.")],
+    dry_run: DryRun = False,
+    standby: Standby = True,
+    timeout: Timeout = None,
+    without_airflow: Here = False,
+    json: console.Json = False,
+) -> None:
+    """Continue the same version from an earlier snapshot."""
+    _go_back("restore_job", job, snapshot, dry_run, standby, timeout, without_airflow, json)
+
+
+def _go_back(
+    runbook: str,
+    job: str,
+    snapshot: str | None,
+    dry_run: bool,
+    standby: bool,
+    timeout: int | None,
+    without_airflow: bool,
+    json: bool,
+) -> None:
+    values = {"snapshot": snapshot, "standby": None if standby else False, "healthy_timeout_s": timeout}
+    if dry_run:
+        preview(json, request(runbook, job=job, **values))
+        return
+    done = run(json, runbook, without_airflow=without_airflow, job=job, **values)
+    facts = done.facts("check")
+    say(json, done, f"{job} {facts['to']} is running from snapshot {facts['snapshot']}.")
+
+
+def start(job: Job, timeout: Timeout = None, without_airflow: Here = False, json: console.Json = False) -> None:
     """Start a stopped job again, from its own checkpoint."""
-    done = run(json, "start_job", job=job, healthy_timeout_s=timeout)
+    done = run(json, "start_job", without_airflow=without_airflow, job=job, healthy_timeout_s=timeout)
     say(json, done, f"{job} is running.")
 
 
-def cancel(job: Job, json: console.Json = False) -> None:
+def cancel(job: Job, without_airflow: Here = False, json: console.Json = False) -> None:
     """Stop a running job; 'start' continues it."""
-    done = run(json, "cancel_job", job=job)
+    done = run(json, "cancel_job", without_airflow=without_airflow, job=job)
     say(json, done, f"{job} is stopped.")
 
 
@@ -93,21 +156,44 @@ def snapshot(
     job: Job,
     name: Annotated[str, typer.Argument(metavar="NAME", help="A new name; names are never reused.")],
     cancel: Annotated[bool, typer.Option("--cancel", help="Stop the job first; it stays stopped.")] = False,
+    without_airflow: Here = False,
     json: console.Json = False,
 ) -> None:
     """Keep the state of a job under a name."""
-    done = run(json, "snapshot_job", job=job, snapshot=name, cancel=cancel or None)
+    done = run(json, "snapshot_job", without_airflow=without_airflow, job=job, snapshot=name, cancel=cancel or None)
     say(json, done, f"Snapshot {name} of {job} is kept{', and the job is stopped' if cancel else ''}.")
 
 
-def run(json: bool, runbook: str, **values: Any) -> Operation:
-    """Trigger a runbook and follow it to its end."""
+def run(json: bool, runbook: str, *, without_airflow: bool = False, **values: Any) -> Operation:
+    """Trigger a runbook and follow it to its end, or carry it out in this process."""
     asked = request(runbook, **values)  # refused before anything is asked of a server
     settings = console.settings()
+    if without_airflow:
+        return here.run(settings, asked, (lambda line: console.err.print(line, markup=False)) if json else console.say)
     with Airflow(settings) as airflow, Progress(console.err if json else console.out) as progress:
         return Runbooks(airflow, ObjectStore(settings)).run(
             asked, progress.show, lambda run: progress.say(f"{runbook}: {airflow.page(run)}")
         )
+
+
+def preview(json: bool, asked: Request) -> None:
+    """Check a request without acting: what its first step says, and the plan that the real run carries out."""
+    from streamops.engine import Engine
+    from streamops.local import local_ports
+
+    settings, said = console.settings(), list[str]()
+    ports = local_ports(settings, operations.Owners(settings))
+    facts = Engine(ports, said.append).preview(asked, Owner(kind="cli", user=getpass.getuser()))
+    steps = [{"step": step.name, "task": step.task, "title": step.title} for step in plan(asked.runbook)]
+    if json:
+        console.show_json({"request": asked, "plan": steps, "check": facts})
+        return
+    for line in said:
+        console.say(line)
+    console.say(f"\n{asked.runbook} would do:")
+    for number, step in enumerate(steps, 1):
+        console.say(f"{number:3}. {step['title']}")
+    console.say("\nNothing was touched.")
 
 
 def say(json: bool, operation: Operation, text: str) -> None:

@@ -126,7 +126,7 @@ class OperationMixin:
             done, why = engine.poll(run.job, run.operation_id, step)
         self.log.info("%s: %s", step, why)
         if not done:
-            deadline = datetime.now(UTC).timestamp() + run.request.healthy_timeout_s
+            deadline = datetime.now(UTC).timestamp() + run.request.limit_s(step)
             trigger = StepTrigger(run.job, run.operation_id, step, deadline)
             self.defer(trigger=trigger, method_name="resume")
 

@@ -1,0 +1,86 @@
+"""
+# Roll a job back
+
+**What it does.** Brings the version before the present one back into service, from the snapshot that was taken when it
+was replaced (or from another snapshot that you name). The old artifact runs, byte for byte. Events since the snapshot
+are processed again, and their results written over the same points.
+
+**When to use it.** When a version turns out to be wrong after its upgrade was finished. Before it acts, `check` says
+what it costs: how many events are processed again and which results are rewritten. `streamops rollback JOB --dry-run`
+says the same without doing anything.
+
+**What it changes.** A new deployment of the old version; the job record. The deployment that ran keeps its checkpoint.
+Results that only the newer version wrote stay as they are.
+
+**What can go wrong, and how to recover.**
+
+- *Every task is skipped*: another operation holds the job; the log of `check` names it. Trigger again when it is over.
+- *check fails*: the log says what to correct: there is no version to go back to, the snapshot is altered, or Kafka has
+  already deleted what comes after it. Nothing was touched.
+- *Not healthy in time*: what ran before runs again from its own checkpoint, and the run is failed. A job of which
+  nothing ran is left as it was found.
+- *The present driver does not stop*: it loses the lease and cannot write any more; the run goes on.
+- *It does not catch up in time*: the run goes on to the recount, which compares what has been written by then.
+- *You want to stop it*: mark the **run** as failed. The teardowns bring back what ran before.
+- *Airflow or a worker died*: tasks continue at the recorded step when they are tried again. Clearing any task is safe.
+"""
+
+from airflow.sdk import DAG
+
+from streamops_airflow import forms, runs
+from streamops_airflow.operators.driver_submit import DriverSubmitOperator
+from streamops_airflow.operators.steps import (
+    BeginOperator,
+    OutcomeOperator,
+    ReleaseOperator,
+    RestoreOperator,
+    StepsOperator,
+)
+
+with DAG(
+    dag_id="rollback_job",
+    description="Bring the version before the present one back, from the snapshot taken of it",
+    doc_md=__doc__,
+    schedule=None,
+    tags=["streamops", "runbook", "changes-a-job"],
+    params={
+        "job": forms.job("roll back"),
+        "snapshot": forms.snapshot(
+            "A snapshot of an earlier version to go back to; left empty, the one taken when it was replaced."
+        ),
+        "standby": forms.flag(
+            "Warm standby",
+            "Start the driver before the present one stops, for the shortest gap; needs free cores on the cluster, "
+            "and falls back to a cold start without them.",
+            default=True,
+        ),
+        "healthy_timeout_s": forms.seconds(
+            "Healthy within (s)", 180, "If it is not healthy by then, what ran before runs again."
+        ),
+        "stop_timeout_s": forms.seconds(
+            "Stopped within (s)", 60, "The time for the batch in flight; a driver that takes longer loses the lease."
+        ),
+        "catch_up_s": forms.seconds(
+            "Wait for catching up (s)", 300, "How long the recount waits for what is processed again.", least=0
+        ),
+        "recount": forms.flag(
+            "Recount", "Afterwards recompute what was written again from the topic and compare.", default=True
+        ),
+    },
+    **runs.DAG_ARGS,
+) as dag:
+    check = BeginOperator(task_id="check")
+    prepare = StepsOperator(task_id="prepare")
+    submit_driver = DriverSubmitOperator(task_id="submit_driver", until="standby")
+    wait_standby = StepsOperator(task_id="wait_standby")
+    switch = StepsOperator(task_id="switch")
+    wait_healthy = StepsOperator(task_id="wait_healthy")
+    wait_caught_up = StepsOperator(task_id="wait_caught_up")
+    recount = StepsOperator(task_id="recount")
+    finish = StepsOperator(task_id="finish")
+    restore_old_version = RestoreOperator(task_id="restore_old_version").as_teardown()
+    release_lock = ReleaseOperator(task_id="release_lock").as_teardown()
+    outcome = OutcomeOperator(task_id="outcome").as_teardown(on_failure_fail_dagrun=True)
+
+    check >> prepare >> submit_driver >> wait_standby >> switch >> wait_healthy >> wait_caught_up >> recount >> finish
+    finish >> restore_old_version >> release_lock >> outcome

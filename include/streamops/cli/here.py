@@ -1,0 +1,69 @@
+"""Operations in this process, for when Airflow itself is down: the same steps under the same lock."""
+
+from __future__ import annotations
+
+import getpass
+import socket
+import uuid
+from collections.abc import Callable
+
+from streamops.adapters.airflow import Airflow
+from streamops.adapters.object_store import ObjectStore
+from streamops.cli import operations
+from streamops.errors import LockedError, StreamOpsError
+from streamops.operations import Operation, Owner, Request
+from streamops.ports import OwnersPort
+from streamops.settings import Settings
+
+_ANSWER_S = 5.0
+
+
+class MaybeOwners:
+    """Asks Airflow about a lock's owner, and knows nothing while Airflow does not answer: then nothing is taken."""
+
+    def __init__(self, asked: OwnersPort) -> None:
+        self._asked = asked
+        self.silent = False
+
+    def finished(self, owner: Owner) -> bool | None:
+        """Whether a DAG run is certainly over; None when Airflow does not answer or does not know it."""
+        try:
+            return self._asked.finished(owner)
+        except StreamOpsError:
+            self.silent = True
+            return None
+
+
+def answers(settings: Settings, runbook: str) -> bool:
+    """Whether Airflow is there and offers the runbook."""
+    try:
+        with Airflow(settings, timeout_s=_ANSWER_S) as airflow:
+            return airflow.ready(runbook)
+    except StreamOpsError:
+        return False
+
+
+def run(settings: Settings, asked: Request, say: Callable[[str], None]) -> Operation:
+    """Carry out a request in this process, under the job's operation lock, to its end.
+
+    Raises:
+        LockedError: another operation holds the job. One of a DAG run whose Airflow does not answer is not taken.
+        StreamOpsError: what failed, after it was taken back.
+    """
+    if answers(settings, asked.runbook):
+        say(f"Airflow at {settings.airflow_url} answers, so this could run there; it runs here, as you asked.")
+    else:
+        say(f"Airflow does not answer ({settings.airflow_url or 'no address'}): {asked.runbook} runs in this process.")
+    owners = MaybeOwners(operations.Owners(settings))
+    engine = operations.engine(settings, ObjectStore(settings), owners, say)
+    name = uuid.uuid4().hex[:12]
+    owner = Owner(kind="cli", run_id=f"{socket.gethostname()}-{name}", user=getpass.getuser())
+    try:
+        return engine.run(asked, owner, f"{asked.runbook}-cli-{name}")
+    except LockedError as error:
+        if owners.silent:
+            raise LockedError(
+                f"{error} Airflow does not answer, so nobody knows whether that run is over; nothing was done. Start "
+                "Airflow, or wait until it answers."
+            ) from None
+        raise

@@ -1,0 +1,182 @@
+"""Faults 16 and 40, and the way back: versions that fail in probation, rollback by hand, restore, without Airflow."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import uuid
+
+import pytest
+
+from fresh_job import FreshJob, wait_for
+from streamops import artifacts, checkpoints, jobs, receipts
+from streamops.errors import SnapshotRefusedError, UnhealthyError
+from streamops.operations import Owner, Request
+from streamops.records import State
+from streamops.settings import REPOSITORY
+from support import Operator, Servers, drivers, invariant, mark, works_again
+
+pytestmark = [pytest.mark.stack, pytest.mark.faults]
+
+# How each goes wrong: what is replaced in the code, what in the definition, and what its end says. The fourth way,
+# a version that never starts to work, is the one of test_upgrades_stack.
+_SUM = 'F.sum("price").alias("cents")'
+_LATE = 'F.when(F.second(F.current_timestamp()) % 6 < 3, F.raise_error(F.lit("now and then"))).otherwise'
+BAD = {
+    "fails": ((_SUM, f'F.sum({_LATE}(F.col("price"))).alias("cents")'), None, "fails repeatedly"),
+    "slow": (None, ("event_time: time", "event_time: time\n    max_per_batch: 100"), "falls behind"),
+    "silent": (
+        ('.select("symbol", _average', '.where("trades < 0").select("symbol", _average'),
+        None,
+        "produces nothing",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def bad(shared: FreshJob) -> FreshJob:
+    """The shared job, with versions that become healthy and then go wrong."""
+    for version, (code, wiring, _) in BAD.items():
+        directory = shared.directory.parent / f"bad-{version}"
+        directory.mkdir()
+        text = (shared.directory / "trade_analyser.py").read_text()
+        wired = (shared.directory / "v1.yaml").read_text().replace("version: v1", f"version: {version}")
+        if code:
+            assert code[0] in text
+            text = text.replace(*code)
+        if wiring:
+            assert wiring[0] in wired
+            wired = wired.replace(*wiring)
+        (directory / "trade_analyser.py").write_text(text)
+        (directory / f"{version}.yaml").write_text(wired)
+        artifacts.publish(shared.store, directory, version, check=False)
+    return shared
+
+
+@pytest.mark.parametrize("version", BAD)
+def test_a_version_that_goes_wrong_in_its_probation_gives_way_to_the_old_one(bad, job, operator, version, seed):
+    start = mark(job)
+    old = job.record()
+    request, owner, name = operator.request(
+        "upgrade_job", job.name, version=version, snapshot=f"before-{version}-{uuid.uuid4().hex[:4]}", probation_s=20
+    )
+    said = len(operator.said)
+    with pytest.raises(UnhealthyError, match=BAD[version][2]):
+        operator.engine().run(request, owner, name)
+    found = operator.engine().find(job.name, name)
+    assert found.state == "undone"
+    assert job.record().version == old.version
+    assert found.undo["dismiss"].facts["events_again"] > 0
+    told = "\n".join(operator.said[said:])
+    assert told.index("events again") < told.index("Undo step dismiss") < told.index("It cost:")
+    receipt = receipts.read(job.store, job.name, name)
+    assert receipt.cost["again"]["avg_1s"] > 0
+    wait_for(lambda: works_again(job, start.epoch), 90, "the old version at work")
+    invariant(job, start)
+
+
+def test_a_rollback_by_hand_runs_the_old_artifact_again_and_every_event_counts_once(job, operator, stack):
+    start = mark(job)
+    old = job.record()
+    before = jobs.deployment(job.store, job.name, old.deployment)
+    wanted = "v2" if old.version == "v1" else "v1"
+    snapshot = f"by-hand-{uuid.uuid4().hex[:4]}"
+    operator.run("upgrade_job", job.name, version=wanted, snapshot=snapshot)
+    job.caught_up(120)
+    ask = Request(runbook="rollback_job", job=job.name)
+    said = len(operator.said)
+    price = operator.engine().preview(ask, Owner(kind="cli", user="tester"))["cost"]
+    assert price["again"]["avg_1s"] > 0
+    assert f"{job.name.replace('-', '_')}_avg_1s" in price["rewritten"]
+    assert any("events again" in line for line in operator.said[said:])
+    assert job.runs(wanted)  # a dry run touches nothing
+    done = operator.run("rollback_job", job.name)
+    assert done.facts("check")["snapshot"] == snapshot
+    assert done.facts("catch_up")["events_again"] >= price["again"]["avg_1s"]
+    assert done.facts("recount")["clean"], done.facts("recount")
+    now = jobs.deployment(job.store, job.name, job.record().deployment)
+    assert (now.version, now.artifact_sha256, now.runtime_sha256) == (
+        old.version, before.artifact_sha256, before.runtime_sha256,
+    )  # fmt: skip
+    text = receipts.read(job.store, job.name, done.id).model_dump_json()
+    for secret in (stack.s3_secret_key, stack.influx_token, stack.airflow_password):
+        assert secret.get_secret_value() not in text
+    invariant(job, start)
+
+
+def test_a_job_that_lost_an_object_fails_clearly_and_is_restored(job, operator):
+    start = mark(job)
+    kept = f"kept-{uuid.uuid4().hex[:4]}"
+    operator.run("snapshot_job", job.name, snapshot=kept)
+    job.caught_up(60)
+    old = job.record()
+    prefix = checkpoints.current_epoch_prefix(job.store, job.name, old.deployment)
+    job.store.delete([f"{prefix}avg_1s/metadata"])
+    for process in drivers(job.name):
+        process.kill()
+    wait_for(lambda: (job.status() or None) and job.status().state is State.FAILED, 180, "the job's failure")
+    assert "metadata" in job.status().reason
+    said = len(operator.said)
+    done = operator.run("restore_job", job.name, snapshot=kept)
+    told = "\n".join(operator.said[said:])
+    assert told.index("events again") < told.index("Step check of")
+    assert (job.record().version, job.record().deployment) == (old.version, old.last_deployment + 1)
+    assert done.facts("recount")["clean"], done.facts("recount")
+    invariant(job, start)
+
+
+def test_a_snapshot_that_retention_has_passed_is_refused_before_the_job_is_touched(job, operator):
+    kept = f"old-{uuid.uuid4().hex[:4]}"
+    operator.run("snapshot_job", job.name, snapshot=kept)
+    before = job.record()
+    ports = operator.ports()
+
+    class Later:
+        """The broker as it will be once it has removed what the snapshot continues with."""
+
+        def __getattr__(self, name):
+            return getattr(ports.ledger, name)
+
+        def beginning_offsets(self, topic):
+            return ports.ledger.end_offsets(topic)
+
+    request, owner, name = operator.request("restore_job", job.name, snapshot=kept)
+    with pytest.raises(SnapshotRefusedError, match="retention"):
+        operator.engine(ledger=Later()).run(request, owner, name)
+    assert job.record() == before
+    assert job.runs(before.version)
+
+
+def streamops(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [str(REPOSITORY / ".venv" / "bin" / "streamops"), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=os.environ, timeout=400, check=False)
+
+
+def test_without_airflow_the_same_steps_run_under_the_same_lock(job, operator: Operator, servers: Servers):
+    start = mark(job)
+    old = job.record()
+    servers.stop("airflow-api-server")
+    try:
+        request, owner, name = operator.request("cancel_job", job.name)
+        operator.engine().begin(request, owner, name)  # a DAG run that nobody can ask about
+        refused = streamops("cancel", job.name, "--without-airflow")
+        assert refused.returncode == 1
+        assert name in refused.stderr
+        assert "nobody knows whether that run is over" in refused.stderr
+        assert job.record().desired == "running"
+        operator.owners.dead.add(owner.run_id)
+        operator.engine().abort(job.name, name)
+
+        stopped = streamops("cancel", job.name, "--without-airflow")
+        assert stopped.returncode == 0, stopped.stderr
+        assert "does not answer" in stopped.stdout
+        assert job.record().desired == "stopped"
+        started = streamops("start", job.name, "--without-airflow", "--timeout", "300")
+        assert started.returncode == 0, started.stderr
+        assert (job.record().version, job.record().deployment) == (old.version, old.deployment)
+        receipt = receipts.read(job.store, job.name, str(job.record().launch))
+        assert receipt.via == receipts.HERE
+        assert "without Airflow" in streamops("receipts", "show", receipt.id).stdout
+    finally:
+        servers.supervisor.start("airflow-api-server")
+    invariant(job, start)
