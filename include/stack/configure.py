@@ -181,9 +181,8 @@ def _airflow(layout: Layout, pairs: dict[str, str]) -> None:
         # A scheduler that dies is replaced within seconds; the tasks it leaves behind are noticed soon after.
         "scheduler": {
             "enable_health_check": False,
-            "scheduler_health_check_threshold": 15,
-            "orphaned_tasks_check_interval": 10,
-            "task_instance_heartbeat_timeout": 60,
+            "orphaned_tasks_check_interval": 20,
+            "task_instance_heartbeat_timeout": 120,
         },
         "secrets": {"backend": backend, "backend_kwargs": arguments},
         "workers": {"secrets_backend": backend, "secrets_backend_kwargs": arguments},
