@@ -174,7 +174,7 @@ class _Slot:
 
 @dataclass(frozen=True)
 class Need:
-    """What a running job needs: its driver, and executors for all of its cores."""
+    """What a running job needs at least: its driver and one executor. Its ``cores`` are the most that it takes."""
 
     job: str
     resources: Resources
@@ -182,7 +182,7 @@ class Need:
 
 
 def require_capacity(nodes: Sequence[Node], needs: Sequence[Need]) -> None:
-    """Make sure that the running jobs fit on these nodes, with all their executors.
+    """Make sure that the running jobs fit on these nodes, each with its driver and one executor at least.
 
     Raises:
         RefusedError: they do not; the message has the numbers.
@@ -194,9 +194,8 @@ def require_capacity(nodes: Sequence[Node], needs: Sequence[Need]) -> None:
     parts: list[tuple[int, int, str]] = []
     for need in needs:
         each = executor_cores(need.resources, dict(need.spark))
-        executors = max(1, need.resources.cores // each)
         driver, executor = mebibytes(need.resources.driver_memory), mebibytes(need.resources.executor_memory)
-        parts += [(1, driver, need.job)] + [(each, executor, need.job)] * executors
+        parts += [(1, driver, need.job), (each, executor, need.job)]
     for cores, memory, job in sorted(parts, reverse=True):
         wanted = _Slot(wanted.cores + cores, wanted.memory + memory)
         slot = next((item for item in slots if item.cores >= cores and item.memory >= memory), None)
@@ -207,6 +206,6 @@ def require_capacity(nodes: Sequence[Node], needs: Sequence[Need]) -> None:
     if unplaced:
         raise RefusedError(
             f"{len(nodes)} nodes ({', '.join(node.name for node in nodes)}) have {total.cores} cores and "
-            f"{total.memory:,} MiB, and the running jobs need {wanted.cores} cores and {wanted.memory:,} MiB; "
+            f"{total.memory:,} MiB, and the running jobs need at least {wanted.cores} cores and {wanted.memory:,} MiB; "
             f"no place is left for {', '.join(sorted(set(unplaced)))}. Stop a job first, or keep more nodes."
         )

@@ -166,7 +166,7 @@ def test_what_would_leave_too_little_capacity_is_refused_with_the_numbers(rig: R
     for at in range(3):
         rig.publish("v1", ("a",), job=f"job-{at}")
         rig.engine().run(Request(runbook="deploy_job", job=f"job-{at}", version="v1"), rig.owner(), f"deploy-{at}")
-    with pytest.raises(RefusedError, match=r"have 4 cores .* need 9 cores"):
+    with pytest.raises(RefusedError, match=r"have 4 cores .* need at least 9 cores"):
         run(rig, "scale_cluster", size=1)
     assert rig.nodes.did == []
 

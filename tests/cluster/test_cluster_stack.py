@@ -52,7 +52,8 @@ def job(
     """A job that may take more cores than two nodes have, and whose state lies in as many partitions."""
     fresh = FreshJob.publish(stack, tmp_path_factory.mktemp("cluster"), versions=("v1",))
     text = (fresh.directory / "v1.yaml").read_text().replace("version: v1", "version: wide")
-    wide = re.sub(r"(?m)^resources: .*$", "resources: {cores: 8, executor_memory: 600m, state_partitions: 8}", text)
+    wide = re.sub(r"(?m)^resources: .*$", "resources: {cores: 8, executor_memory: 800m, state_partitions: 8}", text)
+    wide += "spark: {spark.executor.cores: 4}\n"  # a whole node, so that beside the driver there is room for one only
     (fresh.directory / "wide.yaml").write_text(wide)
     artifacts.publish(fresh.store, fresh.directory, "wide", check=False)
     with fresh.trades():

@@ -99,8 +99,12 @@ def test_jobs_that_would_not_fit_are_refused_with_the_numbers() -> None:
         require_capacity(one, [small, Need("big", Resources(cores=4))])
     told = str(refused.value)
     assert "1 nodes (node-1) have 4 cores and 4,096 MiB" in told
-    assert "need 8 cores and 4,000 MiB" in told
+    assert "need at least 6 cores and 3,200 MiB" in told
     assert "no place is left for big" in told
+
+
+def test_a_job_that_may_take_many_cores_can_do_with_one_executor() -> None:
+    require_capacity([THREE.node("node-1")], [Need("wide", Resources(cores=64))])
 
 
 def test_capacity_counts_memory_and_whole_executors_not_only_sums() -> None:
@@ -110,7 +114,7 @@ def test_capacity_counts_memory_and_whole_executors_not_only_sums() -> None:
     # 8 cores in sum, but three executors of two cores and three drivers leave no two free cores on one node.
     jobs = [Need(name, Resources(cores=2)) for name in ("a", "b")]
     require_capacity(two, jobs)
-    with pytest.raises(RefusedError, match="need 9 cores"):
+    with pytest.raises(RefusedError, match="need at least 9 cores"):
         require_capacity(two, [*jobs, Need("c", Resources(cores=2))])
 
 
