@@ -40,7 +40,7 @@ with DAG(
     params={
         "size": forms.number("Size", "The number of members to reach; or leave it empty and say a change."),
         "change": forms.number("Change", "How many members more (2), or fewer (-1).", minimum=-1000),
-        "nodes": forms.names("Nodes", "Which nodes join or leave; left empty, those with the fewest drivers leave."),
+        "nodes": forms.name_list("Nodes", "Which join or leave; left empty, those with the fewest drivers leave."),
         "members_timeout_s": forms.seconds("Members within (s)", 120, "How long new workers may take to join."),
         "stop_timeout_s": forms.seconds("Stopped within (s)", 60, "How long a driver's batch in flight may take."),
         "healthy_timeout_s": forms.seconds(

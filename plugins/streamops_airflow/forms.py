@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from airflow.sdk import Param
 
-from streamops import names as names_
+from streamops import names
 
 
 def _whole(pattern: str) -> str:
@@ -14,17 +14,17 @@ def _whole(pattern: str) -> str:
 
 def job(what: str) -> Param:
     """The job to operate on; there is never a default."""
-    return Param(type="string", pattern=_whole(names_.JOB.pattern), title="Job", description=f"The job to {what}.")
+    return Param(type="string", pattern=_whole(names.JOB.pattern), title="Job", description=f"The job to {what}.")
 
 
 def version(description: str) -> Param:
     """A published version."""
-    return Param(type="string", pattern=_whole(names_.VERSION.pattern), title="Version", description=description)
+    return Param(type="string", pattern=_whole(names.VERSION.pattern), title="Version", description=description)
 
 
 def snapshot(description: str) -> Param:
     """The name of a snapshot to make; names are unique per job."""
-    pattern = _whole(names_.SNAPSHOT.pattern)
+    pattern = _whole(names.SNAPSHOT.pattern)
     return Param(None, type=["null", "string"], pattern=pattern, title="Snapshot name", description=description)
 
 
@@ -35,7 +35,7 @@ def chosen_snapshot(description: str) -> Param:
 
 def from_snapshot(description: str) -> Param:
     """A snapshot to start from: NAME, or JOB/NAME for another job's."""
-    pattern = _whole(f"({names_.JOB.pattern}/)?{names_.SNAPSHOT.pattern}")
+    pattern = _whole(f"({names.JOB.pattern}/)?{names.SNAPSHOT.pattern}")
     return Param(None, type=["null", "string"], pattern=pattern, title="From snapshot", description=description)
 
 
@@ -60,7 +60,7 @@ def number(title: str, description: str, minimum: int = 1) -> Param:
     return Param(None, type=["null", "integer"], minimum=minimum, maximum=1000, title=title, description=description)
 
 
-def names(title: str, description: str) -> Param:
+def name_list(title: str, description: str) -> Param:
     """A list of names that may be left empty."""
-    items = {"type": "string", "pattern": _whole(names_.NODE.pattern)}
+    items = {"type": "string", "pattern": _whole(names.NODE.pattern)}
     return Param([], type=["array", "null"], items=items, title=title, description=description)
