@@ -50,6 +50,8 @@ with DAG(
             ["string", "number", "boolean"],
         ),
         "topics": forms.mapping("Topics", 'Other topics for sources, e.g. {"trades": "trades-test"}.', ["string"]),
+        "addresses": forms.addresses(),
+        "logging": forms.levels(),
         "healthy_timeout_s": forms.seconds(
             "Healthy within (s)", 180, "The run fails if the job is not healthy by then."
         ),

@@ -73,6 +73,8 @@ with DAG(
             "and falls back to a cold start without them.",
             default=True,
         ),
+        "addresses": forms.addresses(),
+        "logging": forms.levels(),
         "healthy_timeout_s": forms.seconds(
             "Healthy within (s)", 180, "If the new version is not healthy by then, the old one runs again."
         ),

@@ -128,4 +128,5 @@ def test_what_is_written_can_be_read_again(path: Path) -> None:
     definition = load(path)
     assert parse(definition.canonical()) == definition
     assert Definition.model_validate_json(definition.model_dump_json()) == definition
-    assert all(stage.recount for stage in definition.stages.values())
+    if path.parent.name == "trade_analyser":
+        assert all(stage.recount for stage in definition.stages.values())

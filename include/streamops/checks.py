@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import ValidationError
+
 from streamops import artifacts, checkpoints, jobs, snapshots
 from streamops.artifacts import ArtifactManifest
-from streamops.definitions import Definition, Param
+from streamops.definitions import CsvTail, Definition, Http
 from streamops.errors import CheckpointError, NotFoundError, RefusedError, SnapshotRefusedError
-from streamops.operations import Operation
+from streamops.operations import Operation, Request
 from streamops.ports import Ports
 from streamops.records import JobRecord
 from streamops.snapshots import Manifest
@@ -63,7 +65,7 @@ def _deploy(case: Case) -> dict[str, Any]:
     request, store, record = case.operation.request, case.ports.store, case.record
     version = _published(case)
     if record and record.desired == "running":
-        asks_more = request.from_snapshot or request.from_scratch or request.params or request.topics
+        asks_more = request.from_snapshot or request.from_scratch or request.params or request.places or request.logging
         if record.version == request.version and not asks_more:
             return {"unchanged": True, "version": record.version, "deployment": record.deployment}
         if record.version == request.version:
@@ -75,7 +77,7 @@ def _deploy(case: Case) -> dict[str, Any]:
             f"Job {case.job} runs {record.version}; to replace it by {request.version} and keep its state, "
             "use upgrade_job."
         )
-    _settings(version.definition, request.params, request.topics)
+    _settings(version.definition, request)
     topics = jobs.topics(version.definition, request.topics)
     reachable(case.ports, version.definition, topics)
     source = request.source_snapshot()
@@ -144,15 +146,15 @@ def _upgrade(case: Case) -> dict[str, Any]:
             f"{request.version} from a snapshot (deploy_job with from_snapshot)."
         )
     old = jobs.deployment(store, case.job, record.deployment)
-    same = old.version == version.version and not request.params and not request.topics
+    same = old.version == version.version and not (request.params or request.places or request.logging)
     if same:
         raise RefusedError(f"Job {case.job} already runs {old.version}; there is nothing to upgrade.")
-    _settings(version.definition, request.params, request.topics)
+    _settings(version.definition, request)
     name = snapshot_name(case.operation)
     snapshots.require_free_name(store, case.job, name)
     running = _running_version(case, record)
     _same_partitions(case.ports, case.job, old.version, version)
-    topics = jobs.topics(version.definition, {**old.topics, **request.topics})
+    topics = jobs.topics(version.definition, {**old.topics, **request.places})
     reachable(case.ports, version.definition, topics)
     size = 0
     for stage, tail in _tails(case, record, running.definition).items():
@@ -192,8 +194,8 @@ def _no_state(case: Case) -> None:
         )
 
 
-def _settings(definition: Definition, params: Mapping[str, Param], topics: Mapping[str, str]) -> None:
-    for name, value in params.items():
+def _settings(definition: Definition, request: Request) -> None:
+    for name, value in request.params.items():
         known = definition.params
         if name not in known:
             raise RefusedError(
@@ -202,12 +204,26 @@ def _settings(definition: Definition, params: Mapping[str, Param], topics: Mappi
         wanted = type(known[name])
         if type(value) is not wanted and not (wanted is float and type(value) is int):
             raise RefusedError(f"Param {name} must be a {wanted.__name__}, like {known[name]!r}; it is {value!r}.")
-    for source in topics:
+    for source, place in request.places.items():
         if source not in definition.sources:
             raise RefusedError(
                 f"{definition.job} {definition.version} has no source {source!r}; "
                 f"it has {', '.join(definition.sources)}."
             )
+        given, kind = definition.sources[source], "topics" if source in request.topics else "addresses"
+        if (kind == "topics") != (given.kafka is not None):
+            raise RefusedError(
+                f"Source {source} is {'a' if given.kafka else 'not a'} Kafka topic; set it with "
+                f"{'topics' if given.kafka else 'addresses'}, not with {kind}."
+            )
+        try:
+            if given.csv_tail:
+                CsvTail(directory=place)
+            elif given.http:
+                Http(url=place)
+        except ValidationError:
+            what = "directory, like /data/pings" if given.csv_tail else "URL, like http://127.0.0.1:8000/pings"
+            raise RefusedError(f"Address {place!r} of source {source} is not an absolute {what}.") from None
 
 
 def reachable(ports: Ports, definition: Definition, topics: Mapping[str, str]) -> None:

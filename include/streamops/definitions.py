@@ -52,6 +52,8 @@ SourceName = Annotated[str, _name("source")]
 Memory = Annotated[str, Field(pattern=r"^[1-9][0-9]{0,4}[mg]$", description="megabytes or gigabytes, like 800m or 1g")]
 Duration = Annotated[str, Field(pattern=r"^[0-9]+ (millisecond|second|minute|hour|day)s?$")]
 Param = str | int | float | bool
+LoggerName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]{0,127}$")]
+LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
 
 _MILLISECONDS = {"millisecond": 1, "second": 1000, "minute": 60_000, "hour": 3_600_000, "day": 86_400_000}
 
@@ -72,17 +74,54 @@ class Kafka(_Model):
     topic: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,249}$")]
 
 
-class Source(_Model):
-    """One named input. ``schema`` is a Spark DDL string for the JSON value of each record."""
+class CsvTail(_Model):
+    """Where a source reads: lines that are appended to the files of a directory, which the driver's node sees."""
 
-    kafka: Kafka
+    directory: Annotated[str, Field(pattern=r"^/[^\x00]*$", description="absolute path")]
+    files: Annotated[str, Field(pattern=r"^[^/\x00]+$", description="which files, like *.csv")] = "*.csv"
+
+
+class Http(_Model):
+    """Where a source reads: ``GET url?since=SEQUENCE&limit=N`` gives a JSON array in the order of ``sequence``."""
+
+    url: Annotated[str, Field(pattern=r"^https?://[^\s?#]+$")]
+    limit: Annotated[int, Field(ge=1, le=10_000)] = 200
+    sequence: SourceName = "sequence"
+
+
+class Source(_Model):
+    """One named input, of exactly one kind. ``schema`` is a Spark DDL string for what each record holds."""
+
+    kafka: Kafka | None = None
+    csv_tail: CsvTail | None = None
+    http: Http | None = None
     fields: Annotated[str, Field(alias="schema", min_length=1)]
+    key: SourceName | None = None  # kafka: the column that gets the record's key, as text
+    value: SourceName | None = None  # the column that gets the record's value as it is, as text
     event_time: SourceName | None = None
     # How a numeric event time counts from the epoch; a column declared as timestamp needs no unit.
     event_time_unit: Literal["milliseconds", "seconds"] = "milliseconds"
     max_ahead: Duration = "10 seconds"
     start: Literal["earliest", "latest"] = "earliest"
     max_per_batch: Annotated[int, Field(ge=1)] = 100_000  # so that batches stay bounded while catching up
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Source:
+        if sum(kind is not None for kind in (self.kafka, self.csv_tail, self.http)) != 1:
+            raise ValueError("a source is exactly one of: kafka, csv_tail, http")
+        if self.key and not self.kafka:
+            raise ValueError("key: only records of kafka have a key")
+        return self
+
+    @property
+    def address(self) -> str:
+        """Where it reads by its definition: a topic, a directory or a URL."""
+        if self.kafka:
+            return self.kafka.topic
+        if self.csv_tail:
+            return self.csv_tail.directory
+        assert self.http is not None
+        return self.http.url
 
 
 class InfluxSink(_Model):
@@ -161,6 +200,7 @@ class Definition(_Model):
     stages: Annotated[dict[StageName, Stage], Field(min_length=1)]
     resources: Resources = Resources()
     spark: dict[str, Param] = {}
+    logging: dict[LoggerName, LogLevel] = {}  # logger -> least level that is kept; INFO where nothing is said
 
     @model_validator(mode="after")
     def _consistent(self) -> Definition:
@@ -186,6 +226,9 @@ class Definition(_Model):
         for name, stage in self.stages.items():
             if stage.recount and stage.recount.source not in self.sources:
                 raise ValueError(f"stages.{name}.recount.source: there is no source {stage.recount.source!r}")
+            counted = self.sources[stage.recount.source] if stage.recount else None
+            if counted and (not counted.kafka or counted.key or counted.value):
+                raise ValueError(f"stages.{name}.recount: only a topic of JSON values can be recounted in these words")
         return self
 
     def canonical(self) -> str:

@@ -79,8 +79,18 @@ def next_epoch(store: ObjectStore, job: str, launch: str) -> int:
 
 
 def topics(definition: Definition, over: Mapping[str, str]) -> dict[str, str]:
-    """Source to topic, with what was set at deploy."""
-    return {name: over.get(name, source.kafka.topic) for name, source in definition.sources.items()}
+    """Source to topic, with what was set at deploy; sources that are not topics are left out."""
+    return {name: place for name, place in places(definition, over).items() if definition.sources[name].kafka}
+
+
+def places(definition: Definition, over: Mapping[str, str]) -> dict[str, str]:
+    """Source to topic, directory or URL, with what was set at deploy."""
+    return {name: over.get(name, source.address) for name, source in definition.sources.items()}
+
+
+def offset_keys(definition: Definition, over: Mapping[str, str]) -> dict[str, str]:
+    """Source to the key under which Spark's offsets of it stand: the topic, or the source's own name."""
+    return {name: name for name in definition.sources} | topics(definition, over)
 
 
 def starts(

@@ -93,6 +93,16 @@ def status(job: str, launch: str) -> str:
     return f"jobs/{checked('job', job)}/launches/{checked('snapshot', launch)}/status.json"
 
 
+def logs(job: str) -> str:
+    """Prefix of everything that the drivers of a job have logged."""
+    return f"jobs/{checked('job', job)}/logs/"
+
+
+def log_chunk(job: str, driver: str, number: int) -> str:
+    """Some lines of one driver process; ``driver`` begins with its start, so that keys are in the order of time."""
+    return f"{logs(job)}{checked('snapshot', driver)}/{number:08d}.jsonl"
+
+
 def warm_up(job: str, launch: str) -> str:
     """Prefix of what a standby writes to warm up, and removes."""
     return f"jobs/{checked('job', job)}/launches/{checked('snapshot', launch)}/warm-up/"

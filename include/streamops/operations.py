@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from streamops.definitions import Param, SnapshotName, SourceName, VersionName
+from streamops.definitions import LoggerName, LogLevel, Param, SnapshotName, SourceName, VersionName
 from streamops.errors import NameRefusedError, NotFoundError
 from streamops.names import CLUSTER, scope
 from streamops.records import JobRecord, now
@@ -61,6 +61,8 @@ class Request(BaseModel):
     fork: bool = False  # deploy: the snapshot may be another job's
     params: dict[str, Param] = {}
     topics: dict[SourceName, str] = {}
+    addresses: dict[SourceName, str] = {}  # of sources that are not topics: a directory or a URL
+    logging: dict[LoggerName, LogLevel] = {}  # deploy, upgrade: levels over those of the definition
     healthy_timeout_s: int = Field(180, ge=10, le=3600)
     stop_timeout_s: int = Field(60, ge=5, le=3600)
     standby: bool = True  # upgrade, rollback, restore: warm the new driver up before the old one stops
@@ -109,6 +111,11 @@ class Request(BaseModel):
     def limit_s(self, step: str) -> int:
         """How long a waiting step may take, in seconds. Those that end by themselves get time to say so."""
         return self.healthy_timeout_s + {"probation": self.probation_s, "catch_up": self.catch_up_s}.get(step, 0)
+
+    @property
+    def places(self) -> dict[str, str]:
+        """Topics and addresses that are asked for, by source."""
+        return {**self.topics, **self.addresses}
 
     def source_snapshot(self) -> tuple[str, str] | None:
         """The snapshot to start from, as job and name."""

@@ -76,7 +76,8 @@ class Deployment(_Model):
     from_snapshot: str | None = None  # "job/name"
     from_deployment: int | None = None
     params: dict[str, Param] = {}  # set at deploy, over those of the definition
-    topics: dict[str, str] = {}  # source -> topic, set at deploy
+    topics: dict[str, str] = {}  # source -> topic, directory or URL, set at deploy
+    logging: dict[str, str] = {}  # logger -> level, set at deploy
     stages: dict[str, StageStart] = {}
 
 
@@ -118,6 +119,7 @@ class StageStatus(_Model):
     late_rows: int = 0  # of this driver process
     malformed_rows: int = 0
     ahead_rows: int = 0
+    source_faults: dict[str, int] = {}  # "source.fault" -> how often, of this driver process
     output_rows: int = 0
     outputs: int = 0  # batches that wrote rows
     last_output: datetime | None = None

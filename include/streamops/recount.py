@@ -291,7 +291,7 @@ def _comparison(points: Points, plan: StagePlan) -> Comparison:
 
 
 def _topic(deployment: Deployment, definition: Definition, source: str) -> str:
-    return deployment.topics.get(source, definition.sources[source].kafka.topic)
+    return deployment.topics.get(source, definition.sources[source].address)
 
 
 def _range(plans: list[StagePlan]) -> tuple[dict[str, int], dict[str, int]]:

@@ -85,6 +85,8 @@ class Work:
         """Where a source begins by its definition, as exact offsets that a recount can begin at."""
 
         def ask(source: str) -> Offsets:
+            if source not in topics:  # not a topic: the source itself finds its beginning
+                return {}
             ledger = self.ports.ledger
             latest = version.definition.sources[source].start == "latest"
             return {source: dict((ledger.end_offsets if latest else ledger.beginning_offsets)(topics[source]))}
@@ -131,7 +133,7 @@ def reserve(work: Work) -> Facts:
 def _reserve_deploy(work: Work) -> Facts:
     store, version = work.ports.store, work.version()
     manifest = checks.manifest_of(work.ports, work.operation)
-    facts = install(work, version, manifest, work.number, work.launch, work.request.params, work.request.topics)
+    facts = install(work, version, manifest, work.number, work.launch, work.request.params, work.request.places)
     give(work, version.version, work.number, work.launch)
     return facts | {"epoch": leases.grant(store, work.job, work.launch, work.number).value.epoch}
 
@@ -161,7 +163,7 @@ def _inherited(work: Work) -> tuple[Mapping[str, Any], Mapping[str, str]]:
     definition = work.version().definition
     params = {name: value for name, value in old.params.items() if name in definition.params}
     topics = {name: topic for name, topic in old.topics.items() if name in definition.sources}
-    return params | work.request.params, topics | work.request.topics
+    return params | work.request.params, topics | work.request.places
 
 
 def install(
@@ -213,6 +215,7 @@ def write_deployment(
         from_deployment=manifest.deployment if manifest and manifest.job == work.job else None,
         params=dict(params),
         topics=dict(topics),
+        logging=_levels(work),
         stages=jobs.starts(version.definition, number, manifest, work.first(version, places)),
     )
     records.write(store, keys.deployment(work.job, number), deployment, new=found is None)
@@ -220,6 +223,14 @@ def write_deployment(
         f"Deployment {number} of {work.job} is {version.version}, from {deployment.from_snapshot or 'empty state'}"
     )
     return deployment
+
+
+def _levels(work: Work) -> dict[str, str]:
+    """Log levels set at deploy; an upgrade keeps those of the deployment it replaces."""
+    asked: dict[str, str] = dict(work.request.logging)
+    if work.request.runbook == "deploy_job" or not work.before.deployment:
+        return asked
+    return {**jobs.deployment(work.ports.store, work.job, work.before.deployment).logging, **asked}
 
 
 def give(work: Work, version: str | None, number: int, launch: str) -> None:

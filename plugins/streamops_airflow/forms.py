@@ -64,3 +64,13 @@ def name_list(title: str, description: str) -> Param:
     """A list of names that may be left empty."""
     items = {"type": "string", "pattern": _whole(names.NODE.pattern)}
     return Param([], type=["array", "null"], items=items, title=title, description=description)
+
+
+def addresses() -> Param:
+    """Directories and URLs of sources that are not topics."""
+    return mapping("Addresses", 'Other places for sources that are not topics, e.g. {"alpha": "/data"}.', ["string"])
+
+
+def levels() -> Param:
+    """Log levels by logger."""
+    return mapping("Log levels", 'Least level by logger, e.g. {"source.beta": "DEBUG"}.', ["string"])

@@ -35,6 +35,7 @@ from streamops.errors import (
 from streamops.records import FINAL, Control, Deployment, DriverStatus, JobRecord, State
 from streamops.settings import Settings
 from streamops_runtime import session
+from streamops_runtime.shipping import Shipper, set_levels
 from streamops_runtime.work import Work
 
 RELAUNCH = 75
@@ -71,6 +72,9 @@ def run(context: SparkContext, launch: Launch) -> int:
     for noisy in ("py4j", "botocore", "urllib3"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     driver = Driver(context, launch, Settings.load())
+    shipper = Shipper(driver.store, launch.job, launch.launch, driver.holder, driver.status.host, Path.cwd() / "stderr")
+    logging.getLogger().addHandler(shipper)
+    shipper.begin()
     try:
         code = driver.run()
     except (DefinitionError, UnhealthyError, CheckpointError, NotFoundError) as error:
@@ -79,6 +83,7 @@ def run(context: SparkContext, launch: Launch) -> int:
         log.error("%s", error)
         code = RELAUNCH
     log.info("driver ends with %s", code)
+    shipper.end()
     context.stop()
     return code
 
@@ -120,6 +125,7 @@ class Driver:
             return self.end(State.STOPPED, f"the job record names launch {record.launch}, not this one")
         self.publish(State.STARTING)
         deployment = self.patiently(lambda: self.deployment())
+        set_levels(self.definition.logging, deployment.logging)
         session.configure(self.spark, self.definition)
         work = Work(self.spark, self.settings, self.store, self.definition, deployment, self.launch)
         work.prepare()

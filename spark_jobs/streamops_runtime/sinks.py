@@ -16,6 +16,7 @@ from streamops.definitions import Definition, InfluxSink, LogSink
 from streamops.errors import DefinitionError
 from streamops.settings import Settings
 from streamops_runtime.secrets import influx_settings
+from streamops_runtime.shipping import flush_all
 
 WRITE_TIMEOUT_S = 10.0
 _CHUNK = 5000
@@ -56,6 +57,7 @@ class LogWriter:
         for row in rows:
             values = row.asDict()
             self._log.info("%s", self._format.format(**{"row": values, "batch_id": batch_id, **values}))
+        flush_all()  # before the batch is committed: a line that only this node has could be lost with it
 
 
 def point(sink: InfluxSink, row: Row) -> str | None:
@@ -96,6 +98,14 @@ def check_columns(definition: Definition, stage: str, schema: StructType) -> Non
     """Make sure that a stage's result has the columns its sinks name. Raises DefinitionError."""
     columns: dict[str, Any] = {item.name: item.dataType for item in schema.fields}
     for number, sink in enumerate(definition.stages[stage].sinks):
+        if sink.log:
+            try:
+                sink.log.format.format(**{"row": "", "batch_id": 0, **dict.fromkeys(columns, "")})
+            except (KeyError, IndexError, ValueError) as error:
+                raise DefinitionError(
+                    f"stages.{stage}.sinks.{number}.log.format cannot be filled in ({type(error).__name__} {error}); "
+                    f"there is row, batch_id, {', '.join(columns)}."
+                ) from None
         if sink.influxdb is None:
             continue
         where = f"stages.{stage}.sinks.{number}.influxdb"

@@ -13,12 +13,22 @@ from collections.abc import Mapping
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import DoubleType, FloatType, IntegralType, StructType, TimestampNTZType, TimestampType
+from pyspark.sql.types import (
+    DoubleType,
+    FloatType,
+    IntegralType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 from streamops.definitions import Source, milliseconds
 from streamops.errors import DefinitionError
 
 _RAW = "__streamops"
+_CORRUPT = "__streamops_corrupt"
 _FARTHEST_US = 1 << 62  # beyond any clock, and safe to add to
 
 
@@ -31,6 +41,14 @@ def schema_of(name: str, source: Source) -> StructType:
         raise DefinitionError(
             f"sources.{name}.schema is not a schema like 'page string, time timestamp': {message}"
         ) from None
+    for field, column in (("key", source.key), ("value", source.value)):
+        if column is not None and (column not in schema.names or schema[column].dataType != StringType()):
+            raise DefinitionError(f"sources.{name}.{field}: schema has no column {column} of type string; add it.")
+    if source.value is not None and set(schema.names) != {source.value, *([source.key] if source.key else [])}:
+        raise DefinitionError(
+            f"sources.{name}.value: {source.value} takes the value as it is, so schema can have no other columns "
+            f"but the key; it has {', '.join(schema.names)}."
+        )
     if source.event_time is not None:
         if source.event_time not in schema.names:
             raise DefinitionError(
@@ -66,7 +84,7 @@ def kafka_stream(
         topic: read instead of the definition's.
         start: partition -> first offset, for a stage without a checkpoint; None for the source's own start.
     """
-    topic = topic or source.kafka.topic
+    topic = topic or source.address
     offsets = json.dumps({topic: dict(start)}) if start else source.start
     return (
         spark.readStream.format("kafka")
@@ -85,10 +103,19 @@ def kafka_stream(
 def accepted(name: str, source: Source, raw: DataFrame, *, count: bool = True) -> DataFrame:
     """Columns ``value`` and ``timestamp`` of records as rows of the declared schema, event time as timestamp."""
     schema = schema_of(name, source)
-    parsed = F.from_json(F.col("value").cast("string"), schema)
-    rows = raw.select(parsed.alias(_RAW), F.col("timestamp").alias(f"{_RAW}_at"))
-    rows = rows.select(f"{_RAW}.*", f"{_RAW}_at")
+    value = F.col("value").cast("string")
+    key = [F.col("key").cast("string").alias(source.key)] if source.key else []
+    columns = [*key, F.col("timestamp").alias(f"{_RAW}_at")]
     whole = F.lit(True)
+    if source.value:
+        rows = raw.select(value.alias(source.value), *columns)
+    elif source.csv_tail:
+        rows = raw.select(_from_csv(value, schema).alias(_RAW), *columns).select(f"{_RAW}.*", f"{_RAW}_at")
+        whole = F.col(_CORRUPT).isNull()
+    else:
+        held = StructType([field for field in schema.fields if field.name != source.key])
+        rows = raw.select(F.from_json(value, held).alias(_RAW), *columns)
+        rows = rows.select(f"{_RAW}.*", *_key_names(source), f"{_RAW}_at")
     for column in schema.names:
         whole = whole & F.col(_quoted(column)).isNotNull()
     in_time: Column = F.lit(True)
@@ -105,6 +132,21 @@ def accepted(name: str, source: Source, raw: DataFrame, *, count: bool = True) -
             F.count_if(whole & ~in_time).alias("ahead"),
         )
     return rows.where(whole & in_time).select(*columns)
+
+
+def _key_names(source: Source) -> list[str]:
+    """The column that holds the record's key, if one does."""
+    return [_quoted(source.key)] if source.key else []
+
+
+def _from_csv(value: Column, schema: StructType) -> Column:
+    """A line as a struct; a line with too few or too many columns, or a wrong one, is kept whole as corrupt."""
+    wide = StructType([*schema.fields, StructField(_CORRUPT, StringType())])
+    return F.from_csv(value, _ddl(wide), {"columnNameOfCorruptRecord": _CORRUPT, "mode": "PERMISSIVE"})
+
+
+def _ddl(schema: StructType) -> str:
+    return ", ".join(f"{_quoted(field.name)} {field.dataType.simpleString()}" for field in schema.fields)
 
 
 def observation(source: str) -> str:

@@ -25,6 +25,7 @@ from streamops_runtime.sinks import check_columns
 from streamops_runtime.sources import accepted, schema_of
 
 RECORD = StructType([StructField("value", BinaryType()), StructField("timestamp", TimestampType())])
+KEYED = StructType([StructField("key", BinaryType()), *RECORD.fields])
 
 
 def check(spark: SparkSession, definition: Definition, directory: Path) -> dict[str, Any]:
@@ -47,7 +48,7 @@ def check(spark: SparkSession, definition: Definition, directory: Path) -> dict[
 def _empty(spark: SparkSession, definition: Definition, name: str, temporary: str) -> DataFrame:
     place = Path(temporary) / name
     place.mkdir(exist_ok=True)
-    raw = spark.readStream.schema(RECORD).format("parquet").load(str(place))
+    raw = spark.readStream.schema(KEYED).format("parquet").load(str(place))
     return accepted(name, definition.sources[name], raw, count=False)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from streamops import checkpoints, keys, leases
+from streamops import checkpoints, jobs, keys, leases
 from streamops.adapters.object_store import ObjectStore
 from streamops.definitions import Definition
 from streamops.errors import DefinitionError, LeaseLostError, StreamOpsError, UnhealthyError, UnreachableError
@@ -87,12 +87,10 @@ class Work:
                 self.stopping,
                 time_column=gate_time_column(self.definition.stages[name].sinks),
             )
-            topics = {
-                source: self.deployment.topics.get(source, self.definition.sources[source].kafka.topic)
-                for source in self.functions[name].sources
-            }
+            every = jobs.offset_keys(self.definition, self.deployment.topics)
+            places = {source: every[source] for source in self.functions[name].sources}
             start = self.deployment.stages[name].offsets if name in self.deployment.stages else {}
-            self.progress[name] = StageProgress(topics, start)
+            self.progress[name] = StageProgress(places, start)
             self.stages.append(RunningStage(name, gate, started_from=start))
         self.spark.streams.addListener(self.listener)
 

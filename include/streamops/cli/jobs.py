@@ -10,7 +10,8 @@ from typing import Annotated, TypeVar
 import typer
 from pydantic import BaseModel
 
-from streamops import artifacts, jobs, keys, locks, records
+from streamops import artifacts, keys, locks, records
+from streamops import jobs as job_state
 from streamops.adapters.kafka import Ledger
 from streamops.adapters.object_store import ObjectStore
 from streamops.advice import SILENT_S, Advice, Look, advise
@@ -110,7 +111,7 @@ def _set_paused(job: str, paused: bool) -> None:
     owner = Owner(kind="cli", run_id=change, user=user)
     locks.acquire(store, job, change, "jobs pause" if paused else "jobs resume", owner, lambda _: None, records.now())
     try:
-        jobs.change(store, job, {"paused": paused, "changed_by": change})
+        job_state.change(store, job, {"paused": paused, "changed_by": change})
     finally:
         locks.release(store, job, change)
 
@@ -173,7 +174,7 @@ def two_looks(settings: Settings, store: ObjectStore, record: JobRecord, deploym
     if deployment is None or record.launch is None:
         return []
     definition = artifacts.load_manifest(store, record.job, deployment.version).definition
-    topics = {name: deployment.topics.get(name, source.kafka.topic) for name, source in definition.sources.items()}
+    topics = job_state.topics(definition, deployment.topics)
     ledger = Ledger(settings)
     found: list[Look] = []
     try:

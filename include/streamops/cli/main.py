@@ -7,7 +7,20 @@ from typing import Annotated
 
 import typer
 
-from streamops.cli import authoring, cluster, doctor, jobs, operations, prove, receipts, snapshots, stack, story, verbs
+from streamops.cli import (
+    authoring,
+    cluster,
+    doctor,
+    jobs,
+    logs,
+    operations,
+    prove,
+    receipts,
+    snapshots,
+    stack,
+    story,
+    verbs,
+)
 from streamops.cli.console import choose_context, guarded
 
 app = typer.Typer(
@@ -48,6 +61,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "rollback": verbs.rollback,
     "restore": verbs.restore,
     "recount": prove.recount,
+    "logs": logs.logs,
     "doctor": doctor.doctor,
     "demo": story.demo,
 }

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from streamops import artifacts, keys, records
+from streamops import artifacts, jobs, keys, records
 from streamops.adapters.kafka import Ledger
 from streamops.adapters.object_store import ObjectStore
 from streamops.cli import console
@@ -102,8 +102,8 @@ def since_offsets(settings: Settings, store: ObjectStore, job: str, at: datetime
     ledger = Ledger(settings)
     try:
         return {
-            name: ledger.offsets_at(deployment.value.topics.get(name, source.kafka.topic), int(at.timestamp() * 1000))
-            for name, source in definition.sources.items()
+            name: ledger.offsets_at(topic, int(at.timestamp() * 1000))
+            for name, topic in jobs.topics(definition, deployment.value.topics).items()
         }
     finally:
         ledger.close()

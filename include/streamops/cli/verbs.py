@@ -24,6 +24,13 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done 
 Here = Annotated[
     bool, typer.Option("--without-airflow", help="Do it in this process, for when Airflow itself is down.")
 ]
+Address = Annotated[
+    list[str] | None,
+    typer.Option(metavar="SOURCE=PLACE", help="The directory or URL of a source that is not a topic; repeatable."),
+]
+LogLevels = Annotated[
+    list[str] | None, typer.Option(metavar="LOGGER=LEVEL", help="A logger's least level, like source.beta=DEBUG.")
+]
 Timeout = Annotated[int | None, typer.Option("--timeout", metavar="S", help="Seconds until it must be healthy.")]
 
 
@@ -42,6 +49,8 @@ def deploy(
     topic: Annotated[
         list[str] | None, typer.Option(metavar="SOURCE=TOPIC", help="A source's topic; repeatable.")
     ] = None,
+    address: Address = None,
+    log_level: LogLevels = None,
     timeout: Timeout = None,
     without_airflow: Here = False,
     json: console.Json = False,
@@ -59,6 +68,8 @@ def deploy(
         fork=fork or None,
         params=params or None,
         topics=_pairs("--topic", topic) or None,
+        addresses=_pairs("--address", address) or None,
+        logging=_pairs("--log-level", log_level) or None,
         healthy_timeout_s=timeout,
     )
     say(json, done, f"{job} {version} is running.")
@@ -73,6 +84,8 @@ def upgrade(
         int | None,
         typer.Option(metavar="S", help="Seconds that it is watched; then the old version comes back, or not. 0: none."),
     ] = None,
+    address: Address = None,
+    log_level: LogLevels = None,
     timeout: Timeout = None,
     without_airflow: Here = False,
     json: console.Json = False,
@@ -87,6 +100,8 @@ def upgrade(
         snapshot=snapshot,
         standby=None if standby else False,
         probation_s=probation,
+        addresses=_pairs("--address", address) or None,
+        logging=_pairs("--log-level", log_level) or None,
         healthy_timeout_s=timeout,
     )
     say(json, done, f"{job} {version} is running from snapshot {snapshot}.")

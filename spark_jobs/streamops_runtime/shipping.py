@@ -1,0 +1,132 @@
+"""Keeps a driver's log in the object store, where it survives its node and is found with those of other launches.
+
+Two streams of lines come together here: records of this process's loggers, exactly as logged, and what the JVM and
+the Python processes of sources write to the driver's error output, which Spark keeps in the working directory.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+from streamops import joblogs, keys
+from streamops.adapters.object_store import ObjectStore
+from streamops.errors import StreamOpsError
+from streamops.joblogs import Line
+
+EVERY_S = 2.0
+CHUNKS_KEPT = 2000  # of one driver process
+_MOST_WAITING = 20_000  # lines, while the object store is away
+_MOST_READ = 1 << 20  # bytes of the error output at a time
+
+log = logging.getLogger("shipping")
+
+
+class Shipper(logging.Handler):
+    """A log handler; ``flush`` returns when everything logged before is in the object store.
+
+    Args:
+        error_output: the file that Spark writes the driver's error output to; it need not exist.
+    """
+
+    def __init__(
+        self, store: ObjectStore, job: str, launch: str, holder: str, host: str, error_output: Path | None = None
+    ) -> None:
+        super().__init__()
+        self._store, self._job = store, job
+        self._blank = Line(time=datetime.now(UTC), text="", launch=launch, host=host)
+        self._name = joblogs.driver_name(self._blank.time, launch, holder)
+        self._lines: deque[Line] = deque(maxlen=_MOST_WAITING)
+        self._number = 0
+        self._shipping = threading.Lock()
+        self._ended = threading.Event()
+        self._error_output, self._read, self._partial, self._before = error_output, 0, b"", self._blank
+        self._thread = threading.Thread(target=self._run, name="log-shipper", daemon=True)
+
+    def begin(self) -> None:
+        """Ship every two seconds from now on."""
+        self._thread.start()
+
+    def end(self) -> None:
+        """Ship what is left, and no more after that."""
+        self._ended.set()
+        try:
+            self.flush()
+        except StreamOpsError as error:
+            print(f"The last lines of the log are not shipped: {error}", flush=True)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Take one record of this process."""
+        text = record.getMessage()
+        if record.exc_info:
+            text = f"{text}\n{logging.Formatter().formatException(record.exc_info)}"
+        level = "ERROR" if record.levelno >= 40 else "WARNING" if record.levelno >= 30 else "INFO"
+        self._lines.append(
+            self._blank.model_copy(
+                update={
+                    "time": datetime.fromtimestamp(record.created, UTC),
+                    "level": "DEBUG" if record.levelno < 20 else level,
+                    "logger": record.name,
+                    "text": text,
+                }
+            )
+        )
+
+    def flush(self) -> None:
+        """Ship everything logged so far; returns when it is stored. Raises UnreachableError."""
+        with self._shipping:
+            self._take_error_output()
+            lines = list(self._lines)
+            if not lines:
+                return
+            self._store.put(keys.log_chunk(self._job, self._name, self._number), joblogs.pack(lines))
+            for _ in lines:
+                self._lines.popleft()
+            self._number += 1
+            if self._number > CHUNKS_KEPT:
+                self._store.delete([keys.log_chunk(self._job, self._name, self._number - CHUNKS_KEPT - 1)])
+
+    def _run(self) -> None:
+        while not self._ended.wait(EVERY_S):
+            try:
+                self.flush()
+            except StreamOpsError:
+                time.sleep(EVERY_S)  # the lines wait; saying so here would only add to them
+
+    def _take_error_output(self) -> None:
+        """Whole lines that came to the error output since the last look."""
+        try:
+            if self._error_output is None:
+                return
+            if self._error_output.stat().st_size < self._read:  # rolled over
+                self._read = 0
+            with self._error_output.open("rb") as file:
+                file.seek(self._read)
+                body = file.read(_MOST_READ)
+        except OSError:
+            return
+        self._read += len(body)
+        *whole, self._partial = (self._partial + body).split(b"\n")
+        for raw in whole:
+            if text := raw.decode(errors="replace").rstrip():
+                self._before = joblogs.parse(text, self._before)
+                self._lines.append(self._before)
+
+
+def set_levels(*settings: Mapping[str, str]) -> dict[str, str]:
+    """Set the level of each logger, later settings over earlier ones; returns what holds."""
+    levels = {name: level for given in settings for name, level in given.items()}
+    for name, level in levels.items():
+        logging.getLogger(None if name == "root" else name).setLevel(level)
+    return levels
+
+
+def flush_all() -> None:
+    """Every handler's ``flush``: after it, lines logged before are where they are kept. Raises UnreachableError."""
+    for handler in logging.getLogger().handlers:
+        handler.flush()

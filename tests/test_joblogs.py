@@ -1,0 +1,113 @@
+"""A job's log: lines of several drivers, read back in order, filtered, and followed."""
+
+from __future__ import annotations
+
+import logging
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from streamops import joblogs, keys
+from streamops.adapters.object_store import ObjectStore
+from streamops.errors import UnreachableError
+from streamops.joblogs import Line, Reader
+from streamops.settings import Settings
+from streamops_runtime.shipping import Shipper
+
+AT = datetime(2026, 1, 1, 12, tzinfo=UTC)
+BEFORE = Line(time=AT, text="", launch="deploy-1", host="node-1")
+
+
+@pytest.mark.parametrize(
+    ("text", "level", "logger", "message"),
+    [
+        ("2026-01-01 12:00:01,250Z DEBUG source.beta Added 3 pings", "DEBUG", "source.beta", "Added 3 pings"),
+        ("26/01/01 12:00:01 WARN KafkaMicroBatchStream: lost", "WARNING", "KafkaMicroBatchStream", "lost"),
+        ("26/01/01 12:00:01 FATAL Main: gone", "ERROR", "Main", "gone"),
+    ],
+)
+def test_lines_of_python_and_of_spark_are_understood(text: str, level: str, logger: str, message: str) -> None:
+    line = joblogs.parse(text, BEFORE)
+    assert (line.level, line.logger, line.text, line.launch) == (level, logger, message, "deploy-1")
+    assert line.time.replace(microsecond=0) == AT + timedelta(seconds=1)
+
+
+def test_a_line_without_a_head_belongs_to_the_message_before() -> None:
+    first = joblogs.parse("26/01/01 12:00:01 ERROR Main: failed", BEFORE)
+    second = joblogs.parse("\tat java.lang.Thread.run", first)
+    assert (second.level, second.logger, second.time) == ("ERROR", "Main", first.time)
+
+
+def test_lines_are_kept_by_level_logger_and_time() -> None:
+    lines = [
+        Line(time=AT, level="DEBUG", logger="source.beta", text="a"),
+        Line(time=AT + timedelta(minutes=1), level="WARNING", logger="source.betamax", text="b"),
+        Line(time=AT + timedelta(minutes=2), level="ERROR", logger="source", text="c"),
+    ]
+    assert [line.text for line in joblogs.keep(lines, "WARNING")] == ["b", "c"]
+    assert [line.text for line in joblogs.keep(lines, logger="source.beta")] == ["a"]
+    assert [line.text for line in joblogs.keep(lines, since=AT + timedelta(minutes=1))] == ["b", "c"]
+
+
+def test_a_damaged_chunk_is_shown_and_hides_nothing() -> None:
+    found = joblogs.unpack(joblogs.pack([BEFORE]) + b"half a li\n" + joblogs.pack([BEFORE]))
+    assert [line.text for line in found] == ["", "half a li", ""]
+
+
+def shipper(store: ObjectStore, launch: str, error_output: Path | None = None) -> Shipper:
+    return Shipper(store, "sums", launch, "0123456789abcdef", "node-1", error_output)
+
+
+def record(text: str, level: int = logging.INFO) -> logging.LogRecord:
+    return logging.LogRecord("sink.log", level, __file__, 1, "%s", (text,), None)
+
+
+def test_what_is_flushed_is_stored_and_read_across_launches(bucket: Settings) -> None:
+    store = ObjectStore(bucket)
+    reader = Reader(store, "sums")
+    first = shipper(store, "deploy-1")
+    first.emit(record("one"))
+    first.flush()
+    assert [line.text for line in reader.more()] == ["one"]
+    second = shipper(store, "upgrade-2")
+    second.emit(record("two", logging.WARNING))
+    second.end()
+    assert [(line.text, line.level, line.launch) for line in reader.more()] == [("two", "WARNING", "upgrade-2")]
+    assert reader.more() == []
+    assert [line.text for line in Reader(store, "sums").more()] == ["one", "two"]
+
+
+def test_the_error_output_is_shipped_line_by_line_and_half_a_line_waits(bucket: Settings, tmp_path: Path) -> None:
+    store, output = ObjectStore(bucket), tmp_path / "stderr"
+    found = shipper(store, "deploy-1", output)
+    found.flush()  # not there yet
+    output.write_text("26/01/01 12:00:01 WARN Main: first\n2026-01-01 12:00:02,000Z DEBUG source.beta Added")
+    found.flush()
+    with output.open("a") as file:
+        file.write(" 3 pings\n")
+    found.flush()
+    assert [line.text for line in Reader(store, "sums").more()] == ["first", "Added 3 pings"]
+
+
+def test_lines_wait_for_an_object_store_that_does_not_answer(bucket: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = ObjectStore(bucket)
+    found = shipper(store, "deploy-1")
+    found.emit(record("kept"))
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "put", lambda *_, **__: (_ for _ in ()).throw(UnreachableError("away")))
+        with pytest.raises(UnreachableError):
+            found.flush()
+    found.begin()
+    deadline = time.monotonic() + 20
+    while not (lines := Reader(store, "sums").more()):
+        assert time.monotonic() < deadline
+    assert [line.text for line in lines] == ["kept"]
+    found.end()
+
+
+def test_chunks_of_a_driver_are_in_the_order_of_time() -> None:
+    later = joblogs.driver_name(AT + timedelta(hours=1), "a", "f" * 32)
+    earlier = joblogs.driver_name(AT, "b", "0" * 32)
+    assert keys.log_chunk("sums", earlier, 7) < keys.log_chunk("sums", earlier, 8) < keys.log_chunk("sums", later, 0)
