@@ -130,8 +130,14 @@ class InfluxSink(_Model):
     measurement: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,62}$")]
     tags: tuple[str, ...] = ()
     field: str = "value"
+    fields: tuple[str, ...] = ()  # several columns, each a field of the point under its own name, instead of field
     time: str = "time"
     secret: str = "influx"
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that become fields."""
+        return self.fields or (self.field,)
 
 
 class LogSink(_Model):
@@ -217,12 +223,13 @@ class Definition(_Model):
         writers: dict[tuple[str, str], str] = {}
         for name, stage in self.stages.items():
             for point in (sink.influxdb for sink in stage.sinks if sink.influxdb):
-                other = writers.setdefault((point.measurement, point.field), name)
-                if other != name:
-                    raise ValueError(
-                        f"stages.{name}: measurement {point.measurement} is written by stage {other}; "
-                        "points of both could be the same point, so give it another name"
-                    )
+                for field in point.columns:
+                    other = writers.setdefault((point.measurement, field), name)
+                    if other != name:
+                        raise ValueError(
+                            f"stages.{name}: measurement {point.measurement} is written by stage {other}; "
+                            "points of both could be the same point, so give it another name"
+                        )
         for name, stage in self.stages.items():
             if stage.recount and stage.recount.source not in self.sources:
                 raise ValueError(f"stages.{name}.recount.source: there is no source {stage.recount.source!r}")

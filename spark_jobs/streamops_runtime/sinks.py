@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from pyspark.sql import Row
 from pyspark.sql.types import StructType
 
-from streamops.adapters.influx import Points, line
+from streamops.adapters.influx import Points, wide_line
 from streamops.definitions import Definition, InfluxSink, LogSink
 from streamops.errors import DefinitionError
 from streamops.settings import Settings
@@ -61,14 +61,14 @@ class LogWriter:
 
 
 def point(sink: InfluxSink, row: Row) -> str | None:
-    """A row as line protocol; None when it has no value or no time."""
-    value, moment = row[sink.field], row[sink.time]
-    if value is None or moment is None:
+    """A row as line protocol; None when it has no value or no time. Fields without a value are left out."""
+    values = {name: row[name] for name in sink.columns if row[name] is not None}
+    moment = row[sink.time]
+    if not values or moment is None:
         return None
-    if isinstance(value, Decimal):
-        value = float(value)
+    values = {name: float(value) if isinstance(value, Decimal) else value for name, value in values.items()}
     tags = {tag: "" if row[tag] is None else str(row[tag]) for tag in sink.tags}
-    return line(sink.measurement, tags, sink.field, value, epoch_ms(moment))
+    return wide_line(sink.measurement, tags, values, epoch_ms(moment))
 
 
 def epoch_ms(moment: datetime | date | int) -> int:
@@ -109,12 +109,14 @@ def check_columns(definition: Definition, stage: str, schema: StructType) -> Non
         if sink.influxdb is None:
             continue
         where = f"stages.{stage}.sinks.{number}.influxdb"
-        for name in (*sink.influxdb.tags, sink.influxdb.field, sink.influxdb.time):
+        for name in (*sink.influxdb.tags, *sink.influxdb.columns, sink.influxdb.time):
             if name not in columns:
                 raise DefinitionError(f"{where} names column {name}, but {stage} gives {', '.join(columns)}.")
         kind = columns[sink.influxdb.time].simpleString()
         if kind not in ("timestamp", "timestamp_ntz", "date", "bigint", "int"):
             raise DefinitionError(f"{where}.time: column {sink.influxdb.time} is {kind}; it must be a timestamp.")
-        kind = columns[sink.influxdb.field].simpleString()
-        if not kind.startswith(("bigint", "int", "smallint", "tinyint", "double", "float", "decimal")):
-            raise DefinitionError(f"{where}.field: column {sink.influxdb.field} is {kind}; it must be a number.")
+        for name in sink.influxdb.columns:
+            kind = columns[name].simpleString()
+            texts, allowed = (("string",), "a number or text") if sink.influxdb.fields else ((), "a number")
+            if not kind.startswith(("bigint", "int", "smallint", "tinyint", "double", "float", "decimal", *texts)):
+                raise DefinitionError(f"{where}: column {name} is {kind}; it must be {allowed}.")

@@ -15,7 +15,8 @@ from streamops.records import Deployment, Offsets
 from streamops_runtime.code import StageFunction
 from streamops_runtime.gate import Gate
 from streamops_runtime.sinks import check_columns
-from streamops_runtime.sources import accepted, kafka_stream
+from streamops_runtime.sources import accepted
+from streamops_runtime.streams import Places, raw_stream
 
 log = logging.getLogger("stages")
 
@@ -39,22 +40,15 @@ class RunningStage:
 
 
 def build(
-    spark: SparkSession, definition: Definition, function: StageFunction, servers: str, deployment: Deployment
+    spark: SparkSession, definition: Definition, function: StageFunction, where: Places, deployment: Deployment
 ) -> DataFrame:
-    """A stage's DataFrame over its Kafka sources."""
+    """A stage's DataFrame over its sources."""
     begun = deployment.stages[function.stage].offsets if function.stage in deployment.stages else {}
     frames = {
         name: accepted(
             name,
             definition.sources[name],
-            kafka_stream(
-                spark,
-                name,
-                definition.sources[name],
-                servers,
-                topic=deployment.topics.get(name),
-                start=begun.get(name),
-            ),
+            raw_stream(spark, name, definition.sources[name], where, begun.get(name)),
         )
         for name in function.sources
     }

@@ -19,11 +19,11 @@ from streamops import keys
 from streamops.adapters.object_store import ObjectStore
 from streamops.definitions import Definition
 from streamops.errors import StreamOpsError
-from streamops.records import Deployment
 from streamops.settings import Settings
 from streamops_runtime.code import StageFunction
 from streamops_runtime.gate import StopAtBoundary
 from streamops_runtime.sources import accepted
+from streamops_runtime.streams import Places, raw_stream
 
 RECENT_MS = 2000
 LIMIT_S = 45.0  # on a machine that also runs the version to be replaced
@@ -37,7 +37,7 @@ def run_all(
     store: ObjectStore,
     definition: Definition,
     functions: Mapping[str, StageFunction],
-    deployment: Deployment,
+    where: Places,
     launch: str,
 ) -> None:
     """Run all stages at once; what goes wrong here is logged and otherwise of no consequence."""
@@ -46,7 +46,7 @@ def run_all(
     queries: list[StreamingQuery] = []
     try:
         for name, function in functions.items():
-            frame = _recent(spark, settings, definition, function, deployment)
+            frame = _recent(spark, definition, function, where)
             queries.append(_start(spark, frame, f"s3a://{settings.s3_bucket}/{prefix}{name}", enough))
         deadline = time.monotonic() + LIMIT_S
         while any(query.isActive for query in queries):
@@ -66,16 +66,18 @@ def run_all(
             log.warning("%s is not removed: %s", prefix, error)
 
 
-def _recent(
-    spark: SparkSession, settings: Settings, definition: Definition, function: StageFunction, deployment: Deployment
-) -> DataFrame:
+def _recent(spark: SparkSession, definition: Definition, function: StageFunction, where: Places) -> DataFrame:
     frames = {}
     for name in function.sources:
         source = definition.sources[name]
+        if not source.kafka:  # what is there already belongs to the version that runs
+            end = source.model_copy(update={"start": "latest"})
+            frames[name] = accepted(name, source, raw_stream(spark, name, end, where))
+            continue
         raw = (
             spark.readStream.format("kafka")
-            .option("kafka.bootstrap.servers", settings.kafka_bootstrap_servers)
-            .option("subscribe", deployment.topics.get(name, source.kafka.topic))
+            .option("kafka.bootstrap.servers", where.kafka)
+            .option("subscribe", where.places.get(name, source.address))
             .option("startingTimestamp", str(int(time.time() * 1000) - RECENT_MS))
             .option("startingOffsetsByTimestampStrategy", "latest")
             .option("maxOffsetsPerTrigger", 5000)

@@ -23,6 +23,7 @@ from streamops_runtime.gate import Gate, StopAtBoundary, gate_time_column
 from streamops_runtime.sinks import open_sinks
 from streamops_runtime.stages import RunningStage
 from streamops_runtime.status import ProgressListener, StageProgress
+from streamops_runtime.streams import Places, read_faults
 
 if TYPE_CHECKING:
     from streamops_runtime.runner import Driver, Launch
@@ -111,7 +112,7 @@ class Work:
             self.store,
             self.definition,
             self.functions,
-            self.deployment,
+            self._places(),
             self.launch.launch,
         )
 
@@ -150,9 +151,13 @@ class Work:
             self.spark,
             self.definition,
             self.functions[stage.name],
-            self.settings.kafka_bootstrap_servers,
+            self._places(),
             self.deployment,
         )
+
+    def _places(self) -> Places:
+        levels = {**self.definition.logging, **self.deployment.logging}
+        return Places(self.settings.kafka_bootstrap_servers, self.deployment.topics, levels)
 
     def _start(self, stage: RunningStage) -> None:
         assert self.lease is not None
@@ -229,6 +234,9 @@ class Work:
 
     def _tell(self, driver: Driver, state: State | None = None, reason: str = "") -> None:
         statuses = {stage.name: self._status(stage) for stage in self.stages}
+        for name, status in statuses.items():
+            if faults := read_faults(self._places(), list(self.functions[name].sources)):
+                statuses[name] = status.model_copy(update={"source_faults": faults})
         waiting = [f"{stage.name}: {stage.gate.waiting_for}" for stage in self.stages if stage.gate.waiting_for]
         down = [f"{stage.name} is started again" for stage in self.stages if stage.ended]
         if state is None:

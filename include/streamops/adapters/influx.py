@@ -28,9 +28,21 @@ _MEASUREMENT = str.maketrans({",": r"\,", " ": r"\ "})
 
 def line(measurement: str, tags: Mapping[str, str], field: str, value: Value, time_ms: int) -> str:
     """One point as line protocol, in milliseconds; integers stay integers, empty tags are left out."""
+    return wide_line(measurement, tags, {field: value}, time_ms)
+
+
+def wide_line(measurement: str, tags: Mapping[str, str], fields: Mapping[str, Value | str], time_ms: int) -> str:
+    """One point with several fields; texts are quoted."""
     named = "".join(f",{key.translate(_TAG)}={text.translate(_TAG)}" for key, text in tags.items() if text)
-    number = f"{value}i" if isinstance(value, int) else repr(float(value))
-    return f"{measurement.translate(_MEASUREMENT)}{named} {field.translate(_TAG)}={number} {time_ms}"
+    values = ",".join(f"{field.translate(_TAG)}={_shown(value)}" for field, value in fields.items())
+    return f"{measurement.translate(_MEASUREMENT)}{named} {values} {time_ms}"
+
+
+def _shown(value: Value | str) -> str:
+    if isinstance(value, str):
+        text = value.replace("\\", "\\\\").replace('"', '\\"')
+        return f'"{text}"'
+    return f"{value}i" if isinstance(value, int) else repr(float(value))
 
 
 class Points:

@@ -1,0 +1,141 @@
+"""A directory of files that somebody appends lines to, as a stream: rewindable, because offsets are bytes.
+
+New files are found by themselves. A last line without its newline waits. A file that became shorter, or that does not
+hold any more what stood before the offset, was truncated or replaced: that is counted and logged, and the file is
+read from its beginning. What was removed from it before it was read is lost to everybody.
+"""
+
+import fnmatch
+import os
+import zlib
+
+from streamops_runtime.pull import PulledReader, PulledSource
+
+_MARK = 64  # bytes before the offset, to recognise the file by
+_READ = 1 << 20
+
+
+class CsvTailSource(PulledSource):
+    """Option ``files``: which files, like ``*.csv``."""
+
+    @classmethod
+    def name(cls):
+        """The name that ``format`` takes."""
+        return "streamops_csv_tail"
+
+    def simpleStreamReader(self, schema):
+        """The reader; runs in a process of the driver's node."""
+        return CsvTailReader(self.options)
+
+
+class CsvTailReader(PulledReader):
+    """Offsets: ``{source: {file: bytes}, "marks": "file=checksum/..."}``."""
+
+    def __init__(self, options):
+        super().__init__(options)
+        self.files = options.get("files", "*.csv")
+
+    def initialOffset(self):
+        """Where a query without a checkpoint begins."""
+        if self.offsets:
+            return self._offset({name: int(at) for name, at in self.offsets.items()}, {})
+        if self.start == "latest":
+            ends = {name: self._last_line_end(name) for name in self._names()}
+            return self._offset(ends, {name: self._mark(name, at) for name, at in ends.items()})
+        return self._offset({}, {})
+
+    def read(self, start):
+        """Whole lines after ``start``, at most ``most``, and where the next read begins."""
+        at, marks, rows = dict(start[self.name]), _marks(start), []
+        for name in self._names():
+            if len(rows) >= self.most:
+                break
+            try:
+                begin = self._begin(name, at.get(name, 0), marks.get(name))
+                lines, end = self._lines(name, begin, None, self.most - len(rows))
+            except OSError as error:
+                self.faults.add("unreadable")
+                self.log.error("%s cannot be read and waits: %s", os.path.join(self.place, name), error)
+                continue
+            if lines or begin != at.get(name, 0):
+                at[name], marks[name] = end, self._mark(name, end)
+            rows += lines
+        if rows:
+            self.log.debug("Added %d lines of %s", len(rows), self.place)
+        return iter([self.row(line) for line in rows]), self._offset(at, marks)
+
+    def readBetweenOffsets(self, start, end):
+        """The same lines again: a batch that was planned and not committed."""
+        before, after = start[self.name], end[self.name]
+        for name in sorted(after):
+            begin = before.get(name, 0)
+            if after[name] < begin:  # the file began anew in this batch
+                begin = 0
+            if after[name] > begin:
+                for line in self._lines(name, begin, after[name], None)[0]:
+                    yield self.row(line)
+
+    def _names(self):
+        try:
+            found = os.listdir(self.place)
+        except OSError as error:
+            self.faults.add("unreadable")
+            self.log.error("Directory %s cannot be read and waits: %s", self.place, error)
+            return []
+        return sorted(name for name in found if fnmatch.fnmatch(name, self.files))
+
+    def _begin(self, name, at, mark):
+        """The offset to read from: ``at``, or 0 when the file is not the one that was read."""
+        path = os.path.join(self.place, name)
+        size = os.path.getsize(path)
+        if size >= at and (not mark or size == at or self._mark(name, at) == mark):
+            return at
+        self.faults.add("truncated")
+        self.log.error(
+            "%s was truncated or replaced: %d bytes had been read, it has %d now; it is read from its beginning, "
+            "and what was removed before it was read is lost",
+            path, at, size,
+        )  # fmt: skip
+        return 0
+
+    def _lines(self, name, begin, end, most):
+        """Whole lines from ``begin``, without their newline, and the offset after the last of them."""
+        lines, at = [], begin
+        with open(os.path.join(self.place, name), "rb") as file:
+            file.seek(begin)
+            while (most is None or len(lines) < most) and (end is None or at < end):
+                line = file.readline()
+                if not line.endswith(b"\n"):
+                    break
+                at += len(line)
+                if line.strip():
+                    lines.append(line.rstrip(b"\r\n"))
+        return lines, at
+
+    def _last_line_end(self, name):
+        with open(os.path.join(self.place, name), "rb") as file:
+            at = file.seek(0, os.SEEK_END)
+            while at > 0:
+                begin = max(0, at - _READ)
+                file.seek(begin)
+                newline = file.read(at - begin).rfind(b"\n")
+                if newline >= 0:
+                    return begin + newline + 1
+                at = begin
+            return 0
+
+    def _mark(self, name, at):
+        """A checksum of what stands before the offset; equal for the same file, whatever comes after."""
+        if not at:
+            return ""
+        with open(os.path.join(self.place, name), "rb") as file:
+            file.seek(max(0, at - _MARK))
+            return format(zlib.crc32(file.read(min(at, _MARK))), "08x")
+
+    def _offset(self, at, marks):
+        told = "/".join(f"{name}={marks[name]}" for name in sorted(marks) if marks[name])
+        return {self.name: {name: at[name] for name in sorted(at)}, "marks": told}
+
+
+def _marks(offset):
+    return dict(entry.rsplit("=", 1) for entry in offset.get("marks", "").split("/") if entry)

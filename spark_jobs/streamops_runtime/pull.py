@@ -1,0 +1,81 @@
+"""What the two sources that are read by the driver's node have in common.
+
+This module and those of the sources are sent by value to the Python process that plans batches, so they import
+nothing but the standard library and Spark. Offsets have the shape of Kafka's, ``{source: {partition: next}}``, so that
+snapshots, new stages and the recount treat them alike; what else a source must remember is text beside it.
+"""
+
+import json
+import logging
+import os
+import sys
+import time
+from datetime import datetime, timezone
+
+from pyspark.sql.datasource import DataSource, SimpleDataSourceStreamReader
+
+SCHEMA = "value binary, timestamp timestamp"
+
+
+class Faults:
+    """Counts what went wrong, in a file that the runner reads: this process has no other way to tell it.
+
+    The names are part of what users see: ``unreachable``, ``bad_answer``, ``gap``, ``repeat``, ``restarted``,
+    ``truncated``, ``unreadable``.
+    """
+
+    def __init__(self, path):
+        self.path = path
+        self.counts = {}
+
+    def add(self, name, times=1):
+        """Count a fault."""
+        self.counts[name] = self.counts.get(name, 0) + times
+        if self.path:
+            fresh = f"{self.path}.{os.getpid()}"
+            try:
+                with open(fresh, "w", encoding="utf-8") as file:
+                    json.dump(self.counts, file)
+                os.replace(fresh, self.path)
+            except OSError:
+                logger("faults", "INFO").warning("the counts of faults cannot be written to %s", self.path)
+
+
+class PulledSource(DataSource):
+    """A source whose options are ``source`` (its name), ``place``, ``start``, ``offsets``, ``most``, ``level``,
+    ``faults`` and what the kind itself needs."""
+
+    def schema(self):
+        """Raw records, as Kafka gives them: the value, and when it was read."""
+        return SCHEMA
+
+
+class PulledReader(SimpleDataSourceStreamReader):
+    """Reads by offset, so that a batch can be read again."""
+
+    def __init__(self, options):
+        self.name = options["source"]
+        self.place = options["place"]
+        self.most = int(options.get("most", 100000))
+        self.start = options.get("start", "earliest")
+        self.offsets = json.loads(options.get("offsets") or "{}")
+        self.log = logger(f"source.{self.name}", options.get("level", "INFO"))
+        self.faults = Faults(options.get("faults"))
+
+    def row(self, value):
+        """A record, dated to now; the driver's clock zone is UTC."""
+        return (value, datetime.now(timezone.utc))  # noqa: UP017
+
+
+def logger(name, level):
+    """A logger that writes to this process's error output in the runner's format; the runner ships it from there."""
+    found = logging.getLogger(name)
+    if not found.handlers:
+        handler = logging.StreamHandler(sys.stderr)
+        formatter = logging.Formatter("%(asctime)sZ %(levelname)s %(name)s %(message)s")
+        formatter.converter = time.gmtime
+        handler.setFormatter(formatter)
+        found.addHandler(handler)
+        found.propagate = False
+    found.setLevel(level)
+    return found

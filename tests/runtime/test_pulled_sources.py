@@ -1,0 +1,272 @@
+"""The two sources that the driver's node reads: nothing missed, nothing doubled, faults counted, and readable again."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stack.fleet.beta import Pings, handler
+from streamops.checkpoints import parse_offsets
+from streamops_runtime.csv_tail import CsvTailReader
+from streamops_runtime.http_poll import HttpReader
+
+# --- files
+
+
+def tail(directory: Path, **more: Any) -> CsvTailReader:
+    options = {"source": "alpha", "place": str(directory), "faults": str(directory.parent / "faults.json")}
+    return CsvTailReader({**options, **more})
+
+
+def take(reader: Any, start: dict) -> tuple[list[bytes], dict]:
+    rows, end = reader.read(json.loads(json.dumps(start)))
+    return [row[0] for row in rows], end
+
+
+def again(reader: Any, start: dict, end: dict) -> list[bytes]:
+    return [row[0] for row in reader.readBetweenOffsets(start, end)]
+
+
+def faults(directory: Path) -> dict[str, int]:
+    path = directory / "faults.json"
+    return json.loads(path.read_text()) if path.is_file() else {}
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    place = tmp_path / "alpha"
+    place.mkdir()
+    return place
+
+
+def test_appended_lines_and_new_files_come_once_and_half_a_line_waits(files: Path) -> None:
+    reader = tail(files)
+    (files / "a.csv").write_text("a1\na2\nhal")
+    first, at_first = take(reader, reader.initialOffset())
+    assert first == [b"a1", b"a2"]
+    with (files / "a.csv").open("a") as file:
+        file.write("f\na4\n")
+    (files / "b.csv").write_text("b1\r\n\n")
+    (files / "notes.txt").write_text("no\n")
+    second, at_second = take(reader, at_first)
+    assert second == [b"half", b"a4", b"b1"]
+    assert take(reader, at_second) == ([], at_second)
+    assert faults(files.parent) == {}
+
+
+def test_a_batch_is_read_again_exactly_by_another_process(files: Path) -> None:
+    reader = tail(files)
+    (files / "a.csv").write_text("a1\na2\n")
+    _, start = take(reader, reader.initialOffset())
+    with (files / "a.csv").open("a") as file:
+        file.write("a3\na4\n")
+    rows, end = take(reader, start)
+    with (files / "a.csv").open("a") as file:
+        file.write("a5\n")
+    (files / "b.csv").write_text("b1\n")
+    assert again(tail(files), start, end) == rows == [b"a3", b"a4"]
+
+
+def test_a_read_is_bounded_and_goes_on_where_it_ended(files: Path) -> None:
+    for name in "abc":
+        (files / f"{name}.csv").write_text("".join(f"{name}{number}\n" for number in range(4)))
+    reader, offset, found = tail(files, most="5"), tail(files).initialOffset(), []
+    for _ in range(3):
+        rows, offset = take(reader, offset)
+        assert len(rows) <= 5
+        found += rows
+    assert found == [f"{name}{number}".encode() for name in "abc" for number in range(4)]
+
+
+@pytest.mark.parametrize("fresh", ["new\n", "another file that is longer than before\n"])
+def test_a_truncated_or_replaced_file_is_counted_and_read_from_its_beginning(
+    files: Path, fresh: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (files / "a.csv").write_text("one\ntwo\n")
+    (files / "b.csv").write_text("b1\n")
+    reader = tail(files)
+    _, offset = take(reader, reader.initialOffset())
+    (files / "a.csv").write_text(fresh)
+    with (files / "b.csv").open("a") as file:
+        file.write("b2\n")
+    rows, end = take(reader, offset)
+    assert rows == [fresh.strip().encode(), b"b2"]
+    assert faults(files.parent) == {"truncated": 1}
+    assert again(tail(files), offset, end) == rows or len(fresh) > 8
+    assert take(reader, end)[0] == []
+
+
+def test_a_directory_that_is_not_there_is_counted_and_waited_for(tmp_path: Path) -> None:
+    place = tmp_path / "later"
+    reader = tail(place)
+    rows, offset = take(reader, reader.initialOffset())
+    assert (rows, faults(tmp_path)) == ([], {"unreadable": 1})
+    place.mkdir()
+    (place / "a.csv").write_text("a1\n")
+    assert take(reader, offset)[0] == [b"a1"]
+
+
+def test_a_stage_may_begin_at_given_bytes_or_at_the_end(files: Path) -> None:
+    (files / "a.csv").write_text("a1\na2\nhal")
+    (files / "b.csv").write_text("b1\n")
+    given = tail(files, offsets=json.dumps({"a.csv": 3}))
+    assert take(given, given.initialOffset())[0] == [b"a2", b"b1"]
+    latest = tail(files, start="latest")
+    offset = latest.initialOffset()
+    with (files / "a.csv").open("a") as file:
+        file.write("f\n")
+    assert take(latest, offset)[0] == [b"half"]
+
+
+def test_offsets_stand_in_snapshots_like_those_of_topics(files: Path) -> None:
+    (files / "a.csv").write_text("a1\n")
+    reader = tail(files)
+    _, offset = take(reader, reader.initialOffset())
+    offsets, _ = parse_offsets(f"v2\n{{}}\nalpha:{json.dumps(offset)}\nbeta:{json.dumps({'beta': {'sequence': 7}})}")
+    assert offsets == {"alpha": {"a.csv": 3}, "beta": {"sequence": 7}}
+
+
+# --- a web service
+
+
+class Service:
+    """Beta's own server, over pings that a test adds; answers with ``answer`` instead while that is set."""
+
+    def __init__(self, ledger: Path) -> None:
+        self.pings = Pings(ledger)
+        self.answer: bytes | None = None
+        service, answers = self, handler(self.pings)
+
+        class Handler(answers):  # type: ignore[misc, valid-type]
+            def do_GET(self) -> None:
+                if service.answer is None:
+                    super().do_GET()
+                    return
+                self.send_response(200)
+                self.end_headers()
+                self.wfile.write(service.answer)
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self._handler: type[BaseHTTPRequestHandler] = Handler
+        self.port = 0
+
+    def add(self, count: int) -> None:
+        for _ in range(count):
+            self.pings.add(json.dumps({"vin": "V", "sequence": len(self.pings) + 1}))
+
+    @contextmanager
+    def up(self) -> Iterator[None]:
+        ThreadingHTTPServer.allow_reuse_address = True
+        server = ThreadingHTTPServer(("127.0.0.1", self.port), self._handler)
+        self.port = server.server_address[1]
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        try:
+            yield
+        finally:
+            server.shutdown()
+            server.server_close()
+
+    def reader(self, directory: Path, **more: Any) -> HttpReader:
+        place = f"http://127.0.0.1:{self.port}/pings"
+        return HttpReader({"source": "beta", "place": place, "faults": str(directory / "faults.json"), **more})
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Service]:
+    found = Service(tmp_path / "beta.jsonl")
+    with found.up():
+        yield found
+
+
+def numbers(values: list[bytes]) -> list[int]:
+    return [json.loads(value)["sequence"] for value in values]
+
+
+def test_records_come_once_in_many_answers_and_the_highest_number_is_logged(
+    service: Service, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    service.add(450)
+    reader = service.reader(tmp_path, level="DEBUG")
+    reader.log.addHandler(caplog.handler)
+    rows, offset = take(reader, reader.initialOffset())
+    assert numbers(rows) == list(range(1, 451))
+    assert offset == {"beta": {"sequence": 450}}
+    assert "Added 450 pings. Highest sequence number is: 450" in caplog.text
+    assert take(reader, offset) == ([], offset)
+    service.add(2)
+    rows, end = take(reader, offset)
+    assert numbers(rows) == [451, 452]
+    service.add(5)
+    assert again(service.reader(tmp_path), offset, end) == rows
+    reader.log.removeHandler(caplog.handler)
+    reader.log.setLevel(logging.INFO)
+
+
+def test_a_service_that_is_down_is_counted_and_loses_nothing(tmp_path: Path) -> None:
+    service = Service(tmp_path / "beta.jsonl")
+    with service.up():
+        service.add(3)
+        reader = service.reader(tmp_path)
+        _, offset = take(reader, reader.initialOffset())
+    assert take(reader, offset) == ([], offset)
+    assert faults(tmp_path) == {"unreachable": 1}
+    service = Service(tmp_path / "beta.jsonl")  # started again, with its memory
+    service.port = int(reader.place.rsplit(":", 1)[1].split("/")[0])
+    with service.up():
+        service.add(2)
+        assert numbers(take(reader, offset)[0]) == [4, 5]
+
+
+@pytest.mark.parametrize("answer", [b"<html>", b'[{"sequence": 4', b'{"error": "no"}', b""])
+def test_an_answer_that_is_no_array_is_counted_and_asked_again(service: Service, tmp_path: Path, answer: bytes) -> None:
+    service.add(3)
+    reader = service.reader(tmp_path)
+    service.answer = answer
+    assert take(reader, reader.initialOffset())[0] == []
+    assert faults(tmp_path) == {"bad_answer": 1}
+    service.answer = None
+    assert numbers(take(reader, reader.initialOffset())[0]) == [1, 2, 3]
+
+
+def test_gaps_repeats_and_bad_records_are_counted_and_the_rest_is_taken(service: Service, tmp_path: Path) -> None:
+    given = [{"sequence": 11}, {"sequence": 11}, {"vin": "none"}, {"sequence": 14}, {"sequence": 12}, 7]
+    service.answer = json.dumps(given).encode()
+    reader = service.reader(tmp_path)
+    reader.doubtful = False
+    rows, offset = take(reader, {"beta": {"sequence": 10}})
+    assert [row for row in rows if row.startswith(b"{")] == [b'{"sequence": 11}', b'{"sequence": 14}']
+    assert rows.count(b"not a record") == 2
+    assert offset == {"beta": {"sequence": 14}}
+    assert faults(tmp_path) == {"repeat": 2, "gap": 2}
+
+
+def test_a_service_that_counts_anew_is_read_from_its_beginning(service: Service, tmp_path: Path) -> None:
+    service.add(3)
+    reader = service.reader(tmp_path)
+    rows, offset = take(reader, {"beta": {"sequence": 500}})
+    assert numbers(rows) == [1, 2, 3]
+    assert offset == {"beta": {"sequence": 3}}
+    assert faults(tmp_path) == {"restarted": 1}
+
+
+def test_a_service_without_anything_is_waited_for(service: Service, tmp_path: Path) -> None:
+    reader = service.reader(tmp_path)
+    assert take(reader, {"beta": {"sequence": 500}}) == ([], {"beta": {"sequence": 500}})
+    assert faults(tmp_path) == {}
+
+
+def test_a_stage_may_begin_after_a_given_number_or_at_the_end(service: Service, tmp_path: Path) -> None:
+    service.add(300)
+    given = service.reader(tmp_path, offsets=json.dumps({"sequence": 298}))
+    assert numbers(take(given, given.initialOffset())[0]) == [299, 300]
+    assert service.reader(tmp_path, start="latest").initialOffset() == {"beta": {"sequence": 300}}
