@@ -22,6 +22,7 @@ ASKED: dict[str, dict[str, object]] = {
     "recover_job": {},
     "snapshot_job": {"snapshot": "s", "cancel": True},
     "cancel_job": {},
+    "delete_job": {},
     "upgrade_job": {"version": "v2", "snapshot": "s"},
     "rollback_job": {},
     "restore_job": {"snapshot": "kept"},
@@ -97,6 +98,15 @@ def assert_stopped(rig: Rig, desired: str) -> None:
     rig.recount("a")
 
 
+def assert_gone(rig: Rig) -> None:
+    """Nothing of the job writes or is left; what was done with it is still recorded."""
+    rig.wait(lambda: not rig.drivers_that_write(), "the end of all drivers")
+    left = {info.key.split("/")[2] for info in rig.store.list(f"jobs/{JOB}/")}
+    assert left == {"lock.json", "operations", "receipts"}
+    for kind in ("artifacts", "checkpoints", "snapshots"):
+        assert not list(rig.store.list(f"{kind}/{JOB}/"))
+
+
 def assert_free(rig: Rig) -> None:
     """The job can be operated on again."""
     lock = locks.read(rig.store, JOB)
@@ -131,6 +141,8 @@ def test_a_killed_operation_goes_on_where_it_was(rig: Rig, runbook: str, step: s
         assert_one_writer(rig, "v1", 1)
     elif runbook in GOING_BACK:
         assert_one_writer(rig, "v1", 3 if runbook == "rollback_job" else 2)
+    elif runbook == "delete_job":
+        assert_gone(rig)
     else:
         assert_stopped(rig, "stopped" if runbook == "cancel_job" else "stopped-with-snapshot")
     assert_snapshot(rig, operation)

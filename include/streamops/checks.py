@@ -52,6 +52,7 @@ def check(case: Case) -> dict[str, Any]:
         "recover_job": _recover,
         "snapshot_job": _snapshot,
         "cancel_job": _cancel,
+        "delete_job": _delete,
         "upgrade_job": _upgrade,
     }[case.operation.request.runbook](case)
 
@@ -135,6 +136,14 @@ def _snapshot(case: Case) -> dict[str, Any]:
 def _cancel(case: Case) -> dict[str, Any]:
     record = case.existing()
     return {"unchanged": True} if record.desired != "running" else {"version": record.version, "launch": record.launch}
+
+
+def _delete(case: Case) -> dict[str, Any]:
+    versions = artifacts.versions(case.ports.store, case.job)
+    if case.record is None and not versions:
+        raise NotFoundError(f"There is no job {case.job}; 'streamops jobs' lists those that are there.")
+    names = [manifest.name for manifest in snapshots.list(case.ports.store, case.job)]
+    return {"versions": versions, "snapshots": names, "state": case.record.desired if case.record else "not deployed"}
 
 
 def _upgrade(case: Case) -> dict[str, Any]:

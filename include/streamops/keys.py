@@ -103,6 +103,19 @@ def log_chunk(job: str, driver: str, number: int) -> str:
     return f"{logs(job)}{checked('snapshot', driver)}/{number:08d}.jsonl"
 
 
+def removable(job: str) -> dict[str, tuple[str, ...]]:
+    """Prefixes of what belongs to a job, by what it is; operations and receipts stay as the record of what was done."""
+    name = checked("job", job)
+    return {
+        "checkpoints": (f"checkpoints/{name}/",),
+        "snapshots": (f"snapshots/{name}/",),
+        "logs": (logs(job),),
+        "deployments": (deployments(job), f"jobs/{name}/launches/"),
+        "versions": (versions(job),),
+        "record": (lease(job), record(job)),  # the record last: as long as it is there, the job is
+    }
+
+
 def warm_up(job: str, launch: str) -> str:
     """Prefix of what a standby writes to warm up, and removes."""
     return f"jobs/{checked('job', job)}/launches/{checked('snapshot', launch)}/warm-up/"

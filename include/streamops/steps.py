@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from streamops import artifacts, checkpoints, checks, health, jobs, keys, leases, receipts, records, snapshots
+from streamops import artifacts, checkpoints, checks, health, jobs, keys, leases, receipts, records, removal, snapshots
 from streamops.artifacts import ArtifactManifest
 from streamops.definitions import milliseconds
 from streamops.errors import StreamOpsError, UnhealthyError
@@ -512,6 +512,7 @@ BODIES: dict[str, Callable[[Work], Facts]] = {
     "hand_over": hand_over,
     "healthy": healthy,
     "recount": recount,
+    "remove": removal.remove,
     "finish": finish,
 }
 LOOKS: dict[str, Callable[[Work], Health]] = {"standby": look_standby, "healthy": look_healthy}

@@ -34,7 +34,7 @@ LOOK_S = 3.0  # between two looks: two or three batches
 def list_(json: console.Json = False) -> None:
     """List all jobs with version and state."""
     store = console.store()
-    found = [overview(store, job) for job in jobs_in(store)]
+    found = [item for job in jobs_in(store) if not is_gone(item := overview(store, job))]
     if json:
         console.show_json(found)
         return
@@ -200,6 +200,11 @@ def shown_state(record: JobRecord, status: DriverStatus | None) -> str:
         return status.state
     silent = (records.now() - status.updated).total_seconds()
     return f"{State.UNKNOWN} (silent for {silent:.0f} s)" if silent > SILENT_S else status.state
+
+
+def is_gone(item: dict[str, object]) -> bool:
+    """Whether a job was deleted: its operations and receipts stay, and nothing else."""
+    return item["state"] == "never deployed" and not item["published"]
 
 
 def overview(store: ObjectStore, job: str) -> dict[str, object]:

@@ -10,6 +10,7 @@ import typer
 from streamops.cli import (
     authoring,
     cluster,
+    declarative,
     doctor,
     jobs,
     logs,
@@ -62,6 +63,9 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "restore": verbs.restore,
     "recount": prove.recount,
     "logs": logs.logs,
+    "apply": declarative.apply,
+    "diff": declarative.diff,
+    "delete": declarative.delete,
     "doctor": doctor.doctor,
     "demo": story.demo,
 }

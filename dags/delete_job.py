@@ -1,0 +1,46 @@
+"""
+# Delete a job
+
+**What it does.** Stops a job at a batch boundary if it runs, then removes everything that belongs to it: checkpoints,
+snapshots, published versions, logs and the job record. The log of `remove` says what was removed.
+
+**When to use it.** To clean up a job that nobody needs any more. To stop a job and keep its state, use `cancel_job` or
+`snapshot_job`.
+
+**What it changes.** The job is gone. Its operations and receipts stay, as the record of what was done; so do the
+results that it has written.
+
+**What can go wrong, and how to recover.**
+
+- *Every task is skipped*: another operation holds the job; the log of `check` names it. Trigger again when it is over.
+- *There is no such job*: refused; nothing was touched.
+- *It does not stop in time*: the run fails and nothing is removed; look at the job's log, then trigger again.
+- *Airflow or a worker died*: tasks continue at the recorded step when they are tried again. Clearing any task is safe.
+- *It was a mistake*: objects of a versioned bucket can be brought back with the object store's own tools.
+"""
+
+from airflow.sdk import DAG
+
+from streamops_airflow import forms, runs
+from streamops_airflow.operators.steps import BeginOperator, OutcomeOperator, ReleaseOperator, StepsOperator
+
+with DAG(
+    dag_id="delete_job",
+    description="Remove a job with its checkpoints, snapshots, versions and logs",
+    doc_md=__doc__,
+    schedule=None,
+    tags=["streamops", "runbook", "destroys"],
+    params={
+        "job": forms.job("delete, with everything that belongs to it"),
+        "stop_timeout_s": forms.seconds("Stopped within (s)", 60, "How long the batch in flight may take."),
+    },
+    **runs.DAG_ARGS,
+) as dag:
+    check = BeginOperator(task_id="check")
+    switch = StepsOperator(task_id="switch")
+    remove = StepsOperator(task_id="remove")
+    finish = StepsOperator(task_id="finish")
+    release_lock = ReleaseOperator(task_id="release_lock").as_teardown()
+    outcome = OutcomeOperator(task_id="outcome").as_teardown(on_failure_fail_dagrun=True)
+
+    check >> switch >> remove >> finish >> release_lock >> outcome

@@ -1,0 +1,128 @@
+"""``apply``, ``diff`` and ``delete``: bring the cluster to what files declare, by way of the runbooks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from streamops import artifacts, declared, jobs, keys, records, snapshots
+from streamops.adapters.airflow import Airflow
+from streamops.adapters.object_store import ObjectStore
+from streamops.adapters.spark import SparkSubmitter
+from streamops.applying import Action, Present, PresentJob, decide
+from streamops.cli import console
+from streamops.cli.progress import Progress
+from streamops.declared import Declared, DeclaredCluster, DeclaredJob
+from streamops.errors import NotFoundError, RefusedError
+from streamops.follow import Runbooks, request
+from streamops.operations import Operation
+from streamops.records import Deployment
+from streamops.settings import Settings
+
+CHANGES = 2  # exit code of diff
+
+File = Annotated[Path, typer.Argument(metavar="FILE", help="YAML documents of kind job, snapshot or cluster.")]
+
+
+def apply(
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE...", help="YAML documents of kind job, snapshot or cluster.")
+    ],
+) -> None:
+    """Bring jobs, snapshots and the cluster to what files declare; a second time changes nothing."""
+    documents = [(path, item) for path in files for item in declared.load(path)]  # all are right before one is applied
+    for path, item in documents:
+        for action in decide(item, present(console.settings(), item)):
+            console.say(shown(action))
+            if action.changes:
+                carry_out(action, path)
+
+
+def diff(file: File) -> None:
+    """Show what 'apply' would do; exit code 2 if that is anything. Changes nothing."""
+    changes = 0
+    for item in declared.load(file):
+        for action in decide(item, present(console.settings(), item)):
+            changes += action.changes
+            console.say(
+                f"{action.verb}: {action.what} ({action.why})" if action.changes else f"unchanged: {action.why}"
+            )
+    if changes:
+        raise typer.Exit(CHANGES)
+
+
+def delete(
+    what: Annotated[str, typer.Argument(metavar="FILE|JOB", help="A job, or a file that declares jobs.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Remove jobs with their snapshots, checkpoints, versions and logs, and say what was removed."""
+    names = [what]
+    if Path(what).suffix in (".yaml", ".yml"):
+        found = [item.name for item in declared.load(Path(what)) if isinstance(item, DeclaredJob)]
+        names = list(dict.fromkeys(found))
+        if not names:
+            raise NotFoundError(f"{what} declares no job; there is nothing to delete.")
+    if not yes and not typer.confirm(f"Delete {', '.join(names)} with all snapshots and checkpoints?"):
+        raise RefusedError("Nothing was deleted.")
+    for name in names:
+        done = run("delete_job", {"job": name})
+        kinds = {key.removesuffix("_objects"): count for key, count in done.facts("remove").items()}
+        told = done.facts("check")
+        console.say(f"{name} is deleted: {', '.join(f'{count:,} objects of {kind}' for kind, count in kinds.items())}.")
+        for kind in ("versions", "snapshots"):
+            if told.get(kind):
+                console.say(f"  {kind}: {', '.join(told[kind])}")
+
+
+def shown(action: Action) -> str:
+    """One line for each action."""
+    return f"{action.verb}: {action.what} ({action.why})" if action.changes else f"unchanged: {action.why}"
+
+
+def present(settings: Settings, item: Declared) -> Present:
+    """What is there, as far as a document needs it."""
+    if isinstance(item, DeclaredCluster):
+        workers = SparkSubmitter(settings).cluster().workers
+        return Present(settings.s3_bucket, sum(worker.state == "ALIVE" for worker in workers))
+    name = item.name if isinstance(item, DeclaredJob) else item.job
+    return Present(settings.s3_bucket, 0, {name: present_job(ObjectStore(settings), name)})
+
+
+def present_job(store: ObjectStore, job: str) -> PresentJob:
+    """What is there of one job."""
+    found = [records.read(store, info.key, Deployment) for info in store.list(keys.deployments(job))]
+    return PresentJob(
+        record=jobs.record(store, job),
+        deployments=tuple(item.value for item in found if item),
+        published=tuple(artifacts.versions(store, job)),
+        snapshots=tuple(manifest.name for manifest in snapshots.list(store, job)),
+    )
+
+
+def carry_out(action: Action, path: Path) -> None:
+    """Do one thing, by way of its runbook."""
+    if action.verb == "publish":
+        directory, version = path.parent / str(action.values["code"]), action.what.split()[1]
+        made = artifacts.publish(console.store(), directory, version)
+        if made.job != action.what.split()[0]:
+            raise RefusedError(f"{directory} holds job {made.job}, not {action.what.split()[0]}; correct the file.")
+        console.say(f"  published {made.job} {made.version} ({made.artifact_sha256[:12]})")
+        return
+    if action.verb == "scale_cluster":
+        raise RefusedError(
+            f"The cluster is brought to its size with 'streamops cluster scale {action.values['size']}'."
+        )
+    done = run(action.verb, dict(action.values))
+    console.say(f"  done ({done.id})")
+
+
+def run(runbook: str, values: dict[str, object]) -> Operation:
+    """Trigger a runbook and follow it to its end. Raises StreamOpsError."""
+    asked = request(runbook, **values)
+    settings = console.settings()
+    with Airflow(settings) as airflow, Progress(console.out) as progress:
+        return Runbooks(airflow, ObjectStore(settings)).run(
+            asked, progress.show, lambda started: progress.say(f"{runbook}: {airflow.page(started)}")
+        )

@@ -1,0 +1,166 @@
+"""Declared and present to actions: nothing twice, nothing by omission, and no old file over a newer job."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from streamops import declared
+from streamops.applying import Action, Present, PresentJob, decide
+from streamops.errors import DefinitionError, RefusedError
+from streamops.operations import Request
+from streamops.records import Deployment, JobRecord
+
+AT = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def file(**more: Any) -> declared.DeclaredJob:
+    return declared.DeclaredJob.model_validate({"kind": "job", "name": "tx", "version": "v1", **more})
+
+
+def deployment(number: int, version: str, **more: Any) -> Deployment:
+    common = {"job": "tx", "artifact_sha256": "", "runtime_sha256": "", "created": AT, "created_by": "op"}
+    return Deployment.model_validate({**common, "number": number, "version": version, **more})
+
+
+def there(desired: str = "running", *versions: str, snapshots: tuple[str, ...] = (), **more: Any) -> Present:
+    deployments = [deployment(number, version, **more) for number, version in enumerate(versions, 1)]
+    record = JobRecord.model_validate(
+        {
+            "job": "tx",
+            "desired": desired,
+            "version": versions[-1],
+            "deployment": len(versions),
+            "snapshot": snapshots[-1] if desired == "stopped-with-snapshot" else None,
+        }
+    )
+    job = PresentJob(record, tuple(deployments), ("v1", "v2"), snapshots)
+    return Present("streamops", 2, {"tx": job})
+
+
+EMPTY = Present("streamops", 2, {"tx": PresentJob(published=("v1",))})
+
+
+def only(wanted: declared.Declared, present: Present) -> Action:
+    (action,) = decide(wanted, present)
+    return action
+
+
+def done(action: Action) -> dict[str, Any]:
+    """The action as a request: what the runbook's form will check."""
+    Request.model_validate({"runbook": action.verb, **action.values})
+    return {"verb": action.verb, **action.values}
+
+
+def test_a_job_that_was_never_deployed_is_deployed() -> None:
+    assert done(only(file(), EMPTY)) == {"verb": "deploy_job", "job": "tx", "version": "v1"}
+
+
+def test_a_version_that_is_not_published_is_published_first_or_refused() -> None:
+    actions = decide(file(version="v3", code="tx"), EMPTY)
+    assert [action.verb for action in actions] == ["publish", "deploy_job"]
+    with pytest.raises(RefusedError, match=r"no version v3 \(published: v1\)"):
+        decide(file(version="v3"), EMPTY)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "present"),
+    [
+        (file(), there("running", "v1")),
+        (file(state="stopped"), there("stopped", "v1")),
+        (file(state="stopped"), there("stopped-with-snapshot", "v1", snapshots=("s",))),
+        (file(version="v2", initial_snapshot="s"), there("running", "v1", "v2", snapshots=("s",))),
+        (file(addresses={"alpha": "/data"}), there("running", "v1", topics={"alpha": "/data"})),
+        (declared.DeclaredSnapshot(kind="snapshot", name="s", job="tx"), there("running", "v1", snapshots=("s",))),
+        (declared.DeclaredCluster(kind="cluster", size=2), EMPTY),
+    ],
+)
+def test_what_is_as_declared_is_left_alone(wanted: declared.Declared, present: Present) -> None:
+    action = only(wanted, present)
+    assert not action.changes
+    assert "as declared" in action.why
+
+
+def test_a_running_job_gets_its_new_version_by_an_upgrade() -> None:
+    assert done(only(file(version="v2"), there("running", "v1"))) == {
+        "verb": "upgrade_job", "job": "tx", "version": "v2",
+    }  # fmt: skip
+
+
+def test_a_changed_setting_is_an_upgrade_that_names_the_change() -> None:
+    action = only(file(logging={"sink": "DEBUG"}), there("running", "v1", logging={"sink": "INFO"}))
+    assert done(action) == {"verb": "upgrade_job", "job": "tx", "version": "v1", "logging": {"sink": "DEBUG"}}
+    assert action.why == "logging.sink: INFO -> DEBUG"
+
+
+def test_a_running_job_that_shall_be_stopped_is_cancelled() -> None:
+    assert done(only(file(state="stopped"), there("running", "v1"))) == {"verb": "cancel_job", "job": "tx"}
+
+
+@pytest.mark.parametrize("desired", ["stopped", "stopped-with-snapshot"])
+def test_a_stopped_job_of_the_same_version_continues_from_its_own_checkpoint(desired: str) -> None:
+    assert done(only(file(), there(desired, "v1", snapshots=("s",))))["verb"] == "start_job"
+
+
+def test_another_version_starts_from_the_declared_snapshot_and_never_without_one() -> None:
+    present = there("stopped-with-snapshot", "v1", snapshots=("before", "s"))
+    action = only(file(version="v2", initial_snapshot="s"), present)
+    assert done(action) == {"verb": "deploy_job", "job": "tx", "version": "v2", "from_snapshot": "s"}
+    with pytest.raises(RefusedError, match=r"process everything again.*before, s.*from_scratch: true"):
+        decide(file(version="v2"), present)
+    assert done(only(file(version="v2", from_scratch=True), present))["from_scratch"] is True
+
+
+def test_another_jobs_snapshot_is_a_fork() -> None:
+    assert done(only(file(initial_snapshot="other/s"), EMPTY))["fork"] is True
+
+
+@pytest.mark.parametrize("desired", ["running", "stopped"])
+def test_a_stale_file_is_refused_with_the_difference(desired: str) -> None:
+    with pytest.raises(RefusedError, match=r"stale.*v1, which was replaced by v2 on 2026-01-01.*1 -> 2"):
+        decide(file(), there(desired, "v1", "v2"))
+
+
+def test_a_snapshot_is_taken_with_or_without_cancelling_its_job() -> None:
+    wanted = declared.DeclaredSnapshot(kind="snapshot", name="s", job="tx", cancel=True)
+    assert done(only(wanted, there("running", "v1"))) == {
+        "verb": "snapshot_job", "job": "tx", "snapshot": "s", "cancel": True,
+    }  # fmt: skip
+    with pytest.raises(RefusedError, match="is stopped; start it"):
+        decide(wanted, there("stopped", "v1"))
+
+
+def test_a_cluster_of_another_size_is_scaled() -> None:
+    action = only(declared.DeclaredCluster(kind="cluster", size=3), EMPTY)
+    assert (action.verb, action.values) == ("scale_cluster", {"size": 3})
+
+
+def test_a_job_for_another_bucket_is_refused() -> None:
+    assert decide(file(bucket="streamops"), EMPTY)
+    with pytest.raises(RefusedError, match="bucket other"):
+        decide(file(bucket="other"), EMPTY)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "declares nothing"),
+        ("kind: pod\nname: x\n", "document 1"),
+        ("kind: job\nname: tx\n", "version: Field required"),
+        ("kind: job\nname: tx\nversion: v1\nstat: running\n", "stat"),
+        ("kind: cluster\nsize: 2\n---\nkind: cluster\nsize: 0\n", "document 2: size"),
+        ("kind: job\nname: tx\nversion: v1\ninitial_snapshot: s\nfrom_scratch: true\n", "choose one"),
+        ("kind: [", "line"),
+        ("kind: job\nname: ../tx\nversion: v1\n", "name"),
+    ],
+)
+def test_a_wrong_file_is_an_error_that_says_where(text: str, says: str) -> None:
+    with pytest.raises(DefinitionError, match=says):
+        declared.parse(text)
+
+
+def test_a_file_holds_several_documents_in_order() -> None:
+    found = declared.parse("kind: cluster\nsize: 2\n---\nkind: job\nname: tx\nversion: v1\n---\n")
+    assert [item.kind for item in found] == ["cluster", "job"]
