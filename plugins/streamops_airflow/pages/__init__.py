@@ -1,0 +1,1 @@
+"""Pages beside Airflow's own, behind its login."""
