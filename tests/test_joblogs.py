@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from streamops import joblogs, keys
+from streamops.adapters import worker_logs
 from streamops.adapters.object_store import ObjectStore
 from streamops.errors import UnreachableError
 from streamops.joblogs import Line, Reader
@@ -111,3 +112,18 @@ def test_chunks_of_a_driver_are_in_the_order_of_time() -> None:
     later = joblogs.driver_name(AT + timedelta(hours=1), "a", "f" * 32)
     earlier = joblogs.driver_name(AT, "b", "0" * 32)
     assert keys.log_chunk("sums", earlier, 7) < keys.log_chunk("sums", earlier, 8) < keys.log_chunk("sums", later, 0)
+
+
+def test_executors_of_the_job_are_found_on_a_workers_page_and_their_lines_understood() -> None:
+    page = {
+        "executors": [{"id": "0", "appid": "app-1"}, {"id": "0", "appid": "app-2"}],
+        "finishedexecutors": [{"id": "3", "appid": "app-1"}],
+    }
+    assert worker_logs.executors(page, {"app-1": "deploy-1"}) == [("app-1", "0"), ("app-1", "3")]
+    head = "==== Bytes 0-90 of 90 of /work/stderr ====\nSpark Executor Command\n"
+    text = f"{head}26/01/01 12:00:01 WARN Task: slow\n\tat x\n"
+    lines = worker_logs.parsed(text, "deploy-1", "node-2", "3")
+    assert [(line.text, line.where, line.host) for line in lines] == [
+        ("slow", "executor-3", "node-2"),
+        ("\tat x", "executor-3", "node-2"),
+    ]

@@ -93,6 +93,16 @@ def status(job: str, launch: str) -> str:
     return f"jobs/{checked('job', job)}/launches/{checked('snapshot', launch)}/status.json"
 
 
+def launches(job: str) -> str:
+    """Prefix of what the launches of a job were told and have published."""
+    return f"jobs/{checked('job', job)}/launches/"
+
+
+def launches_in(prefixes: list[str]) -> list[str]:
+    """The names of launches, from the prefixes directly below ``launches``."""
+    return [prefix.rstrip("/").rsplit("/", 1)[1] for prefix in prefixes]
+
+
 def logs(job: str) -> str:
     """Prefix of everything that the drivers of a job have logged."""
     return f"jobs/{checked('job', job)}/logs/"
@@ -110,7 +120,7 @@ def removable(job: str) -> dict[str, tuple[str, ...]]:
         "checkpoints": (f"checkpoints/{name}/",),
         "snapshots": (f"snapshots/{name}/",),
         "logs": (logs(job),),
-        "deployments": (deployments(job), f"jobs/{name}/launches/"),
+        "deployments": (deployments(job), launches(job)),
         "versions": (versions(job),),
         "record": (lease(job), record(job)),  # the record last: as long as it is there, the job is
     }

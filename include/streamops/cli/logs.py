@@ -8,12 +8,17 @@ from typing import Annotated
 
 import typer
 
-from streamops import joblogs, records
+from streamops import joblogs, keys, records
+from streamops.adapters import worker_logs
+from streamops.adapters.object_store import ObjectStore
+from streamops.adapters.spark import SparkSubmitter
 from streamops.cli import console
 from streamops.cli.jobs import read_job
 from streamops.cli.prove import moment
-from streamops.errors import RefusedError
+from streamops.errors import RefusedError, UnreachableError
 from streamops.joblogs import Line
+from streamops.records import DriverStatus
+from streamops.settings import Settings
 
 POLL_S = 1.0
 
@@ -24,6 +29,7 @@ def logs(
     level: Annotated[str, typer.Option(metavar="LEVEL", help="At least DEBUG, INFO, WARNING or ERROR.")] = "DEBUG",
     logger: Annotated[str, typer.Option(metavar="NAME", help="Only this logger, and those below it.")] = "",
     since: Annotated[str | None, typer.Option(metavar="WHEN", help="Not older: 10m, 2h, or a time.")] = None,
+    executors: Annotated[bool, typer.Option(help="Those of executors on nodes that answer, too.")] = True,
     json: console.Json = False,
 ) -> None:
     """Show what a job has logged: all its launches, on whatever node they ran."""
@@ -34,12 +40,45 @@ def logs(
     read_job(store, job)  # refuses a job that is not there
     begin: datetime | None = moment(since, records.now()) if since else None
     reader = joblogs.Reader(store, job)
+    others = Executors(console.settings(), store, job) if executors else None
     while True:
-        for line in joblogs.keep(reader.more(), wanted, logger, begin):
+        lines = reader.more() + (others.more() if others else [])
+        for line in joblogs.keep(sorted(lines, key=lambda line: line.time), wanted, logger, begin):
             console.out.print(joblogs.plain(line) if json else shown(line), markup=False, highlight=False)
         if not follow:
             return
         time.sleep(POLL_S)  # the interval at which the object store is asked
+
+
+class Executors:
+    """What executors on nodes that answer have logged; their nodes keep it, so a node that is gone takes it along."""
+
+    def __init__(self, settings: Settings, store: ObjectStore, job: str) -> None:
+        self._settings, self._store, self._job = settings, store, job
+        self._seen: set[Line] = set()
+        self._told: set[str] = set()
+
+    def more(self) -> list[Line]:
+        """New lines."""
+        try:
+            lines, trouble = worker_logs.read(SparkSubmitter(self._settings).cluster().workers, self._apps())
+        except UnreachableError as error:
+            lines, trouble = [], [str(error)]
+        for text in trouble:
+            if text not in self._told:
+                console.err.print(f"Executors' logs are left out: {text}", markup=False)
+        self._told |= set(trouble)
+        fresh = [line for line in lines if line not in self._seen]
+        self._seen |= set(fresh)
+        return fresh
+
+    def _apps(self) -> dict[str, str]:
+        found = {}
+        for launch in keys.launches_in(self._store.prefixes(keys.launches(self._job))):
+            status = records.read(self._store, keys.status(self._job, launch), DriverStatus)
+            if status and status.value.app_id:
+                found[status.value.app_id] = launch
+        return found
 
 
 def shown(line: Line) -> str:
