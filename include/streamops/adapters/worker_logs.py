@@ -37,7 +37,12 @@ def read(workers: Iterable[Worker], apps: dict[str, str], timeout_s: float = 5.0
                 listed = http.get(f"{page}/json/")
                 listed.raise_for_status()
                 for app, executor in executors(listed.json(), apps):
-                    asked = {"appId": app, "executorId": executor, "logType": "stderr", "byteLength": LAST_BYTES}
+                    asked: dict[str, str | int] = {
+                        "appId": app,
+                        "executorId": executor,
+                        "logType": "stderr",
+                        "byteLength": LAST_BYTES,
+                    }
                     answer = http.get(f"{page}/log/", params=asked)
                     answer.raise_for_status()
                     lines += parsed(answer.text, apps[app], worker.host, executor)
