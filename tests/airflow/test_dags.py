@@ -143,15 +143,17 @@ LOAD_PLUGINS = """
 import json, sys
 from airflow.plugins_manager import ensure_plugins_loaded
 ensure_plugins_loaded()
-print(json.dumps([name for name in sys.modules if name in sys.argv[1:]]))
+found = [name for name in sys.modules if name in sys.argv[2:]]
+print(json.dumps([name for name in found if str(sys.modules[name].__file__).startswith(sys.argv[1])]))
 """
 
 
 def loaded_by_stem(plugins: Path) -> list[str]:
     """The package's modules that Airflow imports a second time, under their file's name."""
-    stems = [path.stem for path in plugins.rglob("*.py") if path.stem != "__init__"]
+    package = plugins / "streamops_airflow"
+    stems = [path.stem for path in package.rglob("*.py") if path.stem != "__init__"]
     environment = os.environ | {"AIRFLOW__CORE__PLUGINS_FOLDER": str(plugins)}
-    command = [sys.executable, "-c", LOAD_PLUGINS, *stems]
+    command = [sys.executable, "-c", LOAD_PLUGINS, str(package), *stems]
     output = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
     return json.loads(output.strip().splitlines()[-1])
 
