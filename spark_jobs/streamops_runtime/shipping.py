@@ -22,6 +22,7 @@ from streamops.joblogs import Line
 EVERY_S = 2.0
 CHUNKS_KEPT = 2000  # of one driver process
 _MOST_WAITING = 20_000  # lines, while the object store is away
+_NOISE = ("Launch Command: ", "=" * 20)  # how Spark's worker begins the file
 _MOST_READ = 1 << 20  # bytes of the error output at a time
 
 log = logging.getLogger("shipping")
@@ -113,7 +114,8 @@ class Shipper(logging.Handler):
         self._read += len(body)
         *whole, self._partial = (self._partial + body).split(b"\n")
         for raw in whole:
-            if text := raw.decode(errors="replace").rstrip():
+            text = raw.decode(errors="replace").rstrip()
+            if text and not text.startswith(_NOISE):
                 self._before = joblogs.parse(text, self._before)
                 self._lines.append(self._before)
 
