@@ -8,16 +8,12 @@ from typing import Annotated
 import typer
 
 from streamops import artifacts, declared, jobs, keys, records, snapshots
-from streamops.adapters.airflow import Airflow
 from streamops.adapters.object_store import ObjectStore
 from streamops.adapters.spark import SparkSubmitter
 from streamops.applying import Action, Present, PresentJob, decide
-from streamops.cli import console
-from streamops.cli.progress import Progress
+from streamops.cli import console, verbs
 from streamops.declared import Declared, DeclaredCluster, DeclaredJob
 from streamops.errors import NotFoundError, RefusedError
-from streamops.follow import Runbooks, request
-from streamops.operations import Operation
 from streamops.records import Deployment
 from streamops.settings import Settings
 
@@ -67,7 +63,7 @@ def delete(
     if not yes and not typer.confirm(f"Delete {', '.join(names)} with all snapshots and checkpoints?"):
         raise RefusedError("Nothing was deleted.")
     for name in names:
-        done = run("delete_job", {"job": name})
+        done = verbs.run(False, "delete_job", job=name)
         kinds = {key.removesuffix("_objects"): count for key, count in done.facts("remove").items()}
         told = done.facts("check")
         console.say(f"{name} is deleted: {', '.join(f'{count:,} objects of {kind}' for kind, count in kinds.items())}.")
@@ -110,19 +106,5 @@ def carry_out(action: Action, path: Path) -> None:
             raise RefusedError(f"{directory} holds job {made.job}, not {action.what.split()[0]}; correct the file.")
         console.say(f"  published {made.job} {made.version} ({made.artifact_sha256[:12]})")
         return
-    if action.verb == "scale_cluster":
-        raise RefusedError(
-            f"The cluster is brought to its size with 'streamops cluster scale {action.values['size']}'."
-        )
-    done = run(action.verb, dict(action.values))
+    done = verbs.run(False, action.verb, **action.values)
     console.say(f"  done ({done.id})")
-
-
-def run(runbook: str, values: dict[str, object]) -> Operation:
-    """Trigger a runbook and follow it to its end. Raises StreamOpsError."""
-    asked = request(runbook, **values)
-    settings = console.settings()
-    with Airflow(settings) as airflow, Progress(console.out) as progress:
-        return Runbooks(airflow, ObjectStore(settings)).run(
-            asked, progress.show, lambda started: progress.say(f"{runbook}: {airflow.page(started)}")
-        )
