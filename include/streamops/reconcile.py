@@ -12,7 +12,7 @@ from typing import Literal
 
 from streamops.cluster_record import ClusterRecord
 from streamops.membership import Master
-from streamops.operations import OVER, Operation
+from streamops.operations import LEAVE_RUNNING, OVER, Operation
 from streamops.presence import held
 from streamops.records import DriverStatus, JobRecord, State
 
@@ -93,8 +93,8 @@ def _forward(operation: Operation) -> bool:
     runbook = operation.request.runbook
     if not operation.done("check"):
         return False
-    if runbook == "upgrade_job":
-        return operation.done("healthy")
+    if runbook in LEAVE_RUNNING:  # where taking it back would change nothing any more
+        return operation.done("probation" if runbook == "upgrade_job" else "healthy")
     if runbook == "snapshot_job":
         return operation.started("request_stop") or operation.done("commit_manifest")
     if runbook == "shutdown_cluster":
