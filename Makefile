@@ -35,8 +35,8 @@ demo: setup ## the whole story: stack, job v1 under load, upgrade to v2, recount
 test: setup-test ## set up what is needed and run all tests (faults with one seed each)
 	@$(BIN)/python -m pytest -m "" --seeds 1 $(PYTEST_ARGS)
 
-test-faults: setup-test ## run every fault with SEEDS=n seeds
-	@$(BIN)/python -m pytest -m faults --seeds $(SEEDS) $(PYTEST_ARGS)
+test-faults: setup-test ## run every fault with SEEDS=n seeds, every kill point, and the long stories
+	@$(BIN)/python -m pytest -m "faults or sampled or more" --seeds $(SEEDS) $(PYTEST_ARGS)
 
 bench: setup ## measure rate, lateness, upgrade gap and memory; writes docs/performance.md
 	@$(BIN)/python -m benchmarks

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,11 +34,26 @@ def pytest_unconfigure() -> None:
     logging.disable(logging.CRITICAL)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A test of the real servers has deadlines, and the machine may be busy: it gets a second try, shown as RERUN."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """A test of the real servers has deadlines, and the machine may be busy: it gets a second try, shown as RERUN.
+
+    Of tests marked ``sampled(n)`` one case in n is run, and those marked ``more`` are left out; with more than one
+    seed, all are run.
+    """
     for item in items:
         if item.get_closest_marker("stack"):
             item.add_marker(pytest.mark.flaky(reruns=1))
+    if config.getoption("--seeds") > 1:
+        return
+    seen: Counter[str] = Counter()
+    chosen, left = [], []
+    for item in items:
+        every, name = item.get_closest_marker("sampled"), item.nodeid.split("[")[0]
+        in_turn = every is None or seen[name] % every.args[0] == 0
+        (chosen if in_turn and not item.get_closest_marker("more") else left).append(item)
+        seen[name] += 1
+    config.hook.pytest_deselected(items=left)
+    items[:] = chosen
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

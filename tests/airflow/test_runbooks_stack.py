@@ -148,7 +148,7 @@ def test_marking_the_run_failed_brings_the_old_version_back(airflow, running):
 def test_a_run_marked_failed_during_the_switch_ends_with_the_old_version_running(airflow, running):
     job = running
     run = airflow.trigger("upgrade_job", {"job": job.name, "version": "v1", "snapshot": "interrupted-2", **PATIENT})
-    wait_for(lambda: states(airflow, run).get("switch") == "running", 150, "the switch")
+    wait_for(lambda: states(airflow, run).get("switch") == "running", 400, "the switch")
     mark_failed(airflow, run)
     run = ended(airflow, run)
     assert run.state == "failed"
@@ -179,7 +179,7 @@ def test_a_scheduler_that_dies_during_the_switch_leaves_a_run_that_ends_right(ai
     job, servers = running, Servers()
     old = job.record()
     run = airflow.trigger("upgrade_job", {"job": job.name, "version": "v1" if old.version == "v2" else "v2", **PATIENT})
-    wait_for(lambda: states(airflow, run).get("switch") == "running", 300, "the switch")
+    wait_for(lambda: states(airflow, run).get("switch") == "running", 400, "the switch")
     scheduler = psutil.Process(servers.supervisor.program("airflow-scheduler").pid)
     tasks_of_it = scheduler.children(recursive=True)
     scheduler.kill()

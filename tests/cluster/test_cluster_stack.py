@@ -23,7 +23,7 @@ from streamops.nodes import passwords
 from streamops.operations import Operation
 from streamops.settings import Settings
 
-pytestmark = pytest.mark.stack
+pytestmark = [pytest.mark.stack, pytest.mark.more]
 RUNBOOKS = ("deploy_job", "cancel_job", "shutdown_cluster", "restart_cluster", "scale_cluster")
 PATIENT = {"healthy_timeout_s": 600}  # the machine may be busy with other tests
 

@@ -16,7 +16,7 @@ from streamops.records import State
 from streamops.settings import REPOSITORY
 from support import Operator, Servers, drivers, invariant, mark, works_again
 
-pytestmark = [pytest.mark.stack, pytest.mark.faults]
+pytestmark = [pytest.mark.stack, pytest.mark.faults, pytest.mark.more]
 
 # How each goes wrong: what is replaced in the code, what in the definition, and what its end says. The fourth way,
 # a version that never starts to work, is the one of test_upgrades_stack.

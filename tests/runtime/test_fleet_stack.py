@@ -97,6 +97,7 @@ def _free_port() -> int:
 
 
 @pytest.mark.stack
+@pytest.mark.more
 @pytest.mark.timeout(1200)
 def test_no_ping_is_missed_by_an_update_a_killed_driver_or_faults_of_the_sources(
     stack: Settings, tmp_path: Path

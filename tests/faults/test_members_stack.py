@@ -17,7 +17,7 @@ from streamops.follow import request
 from streamops.operations import Operation
 from support import invariant, mark, works_again
 
-pytestmark = [pytest.mark.stack, pytest.mark.faults]
+pytestmark = [pytest.mark.stack, pytest.mark.faults, pytest.mark.more]
 PROGRAMS = {"node-1": "spark-worker-1", "node-2": "spark-worker-2", "node-3": "spark-worker-3"}
 
 
