@@ -201,13 +201,15 @@ def test_a_scheduler_that_dies_during_the_switch_leaves_a_run_that_ends_right(ai
 
 def test_after_a_power_cut_up_brings_the_running_job_back(running):
     job, servers = running, Servers()
+    before = job.record()
     supervisor = psutil.Process(servers.supervisor.pid())
     for process in [supervisor, *supervisor.children(recursive=True)]:
         with suppress(psutil.NoSuchProcess):
             process.kill()
-    wait_for(lambda: not pythons(job.name), 60, "the end of everything")
-    before = job.record()
-    lifecycle.up(servers.layout.home, generator=False)
+    try:
+        wait_for(lambda: not pythons(job.name), 60, "the end of everything")
+    finally:
+        lifecycle.up(servers.layout.home, generator=False)
     wait_for(lambda: works_again(job), 240, f"{job.name} working")
     assert (job.record().launch, job.record().deployment) == (before.launch, before.deployment)
     job.caught_up()
