@@ -11,7 +11,8 @@ from streamops.adapters.airflow import Airflow
 from streamops.adapters.object_store import ObjectStore
 from streamops.cli.story import start_stack
 from streamops.demo import JOB, MEASUREMENTS, RATE, Demo, Options, summary, write
-from streamops.follow import Runbooks, request
+from streamops.follow import Runbooks
+from streamops.follow import request as asked
 from streamops.settings import Settings
 
 
@@ -23,7 +24,7 @@ def traffic(stack: Settings) -> Iterator[Settings]:
     finally:
         lifecycle.generator_stop()
         with Airflow(stack) as airflow:
-            Runbooks(airflow, ObjectStore(stack)).run(request("cancel_job", job=JOB), lambda steps: None)
+            Runbooks(airflow, ObjectStore(stack)).run(asked("cancel_job", job=JOB), lambda steps: None)
 
 
 def told(settings: Settings, directory: Path) -> tuple[dict, list[str]]:
@@ -37,8 +38,9 @@ def told(settings: Settings, directory: Path) -> tuple[dict, list[str]]:
 
 
 @pytest.mark.stack
+@pytest.mark.faults
 @pytest.mark.timeout(1800)
-def test_the_demo_tells_its_story(traffic: Settings, tmp_path: Path) -> None:
+def test_the_demo_tells_its_story(traffic: Settings, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     report, _ = told(traffic, tmp_path / "first")
     assert report["recount"]["clean"], report["recount"]
     assert {item["measurement"] for item in report["recount"]["measurements"]} == set(MEASUREMENTS)
@@ -55,6 +57,8 @@ def test_the_demo_tells_its_story(traffic: Settings, tmp_path: Path) -> None:
     assert report["series"]["vol_1s"][0][0] >= upgrade["switch_ms"] - 60_000
     assert any("CLEAN" in line for line in summary(report))
 
+    if request.config.getoption("--seeds") == 1:
+        return
     again, lines = told(traffic, tmp_path / "again")  # on the same stack: v2 goes back to v1 first
     assert again["recount"]["clean"], again["recount"]
     assert again["upgrade"]["snapshot"] not in ("", upgrade["snapshot"])
