@@ -200,6 +200,7 @@ def test_a_scheduler_that_dies_during_the_switch_leaves_a_run_that_ends_right(ai
     assert report.clean, report.reason
 
 
+@pytest.mark.more
 def test_after_a_power_cut_up_brings_the_running_job_back(running):
     job, servers = running, Servers()
     before = job.record()
