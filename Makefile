@@ -2,10 +2,12 @@
 PYTHON ?= python3.11
 BIN := .venv/bin
 SEEDS ?= 1
+# Tests that need no stack share the machine; those of the stack come last, one after the other.
+PARALLEL := -n 2 --dist loadgroup --no-loadscope-reorder
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test lock up down status demo test test-faults bench lint format
+.PHONY: help setup setup-test lock up down status demo demo-elasticity demo-fleet test test-faults bench lint format
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -32,11 +34,17 @@ status: ## show what of the local stack runs, and the addresses
 demo: setup ## the whole story: stack, job v1 under load, upgrade to v2, recount
 	@$(BIN)/streamops demo
 
+demo-elasticity: setup ## the cluster under a running job: shut down, start, grow, lose a worker, shrink, recount
+	@$(BIN)/streamops demo elasticity
+
+demo-fleet: setup ## vehicles on a map: nodes join and die, a logging step comes and goes, shared code changes, recount
+	@$(BIN)/streamops demo fleet
+
 test: setup-test ## set up what is needed and run all tests (faults with one seed each)
-	@$(BIN)/python -m pytest -m "" --seeds 1 $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -m "" --seeds 1 $(PARALLEL) $(PYTEST_ARGS)
 
 test-faults: setup-test ## run every fault with SEEDS=n seeds, every kill point, and the long stories
-	@$(BIN)/python -m pytest -m "faults or sampled or more" --seeds $(SEEDS) $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -m "faults or sampled or more" --seeds $(SEEDS) $(PARALLEL) $(PYTEST_ARGS)
 
 bench: setup ## measure rate, lateness, upgrade gap and memory; writes docs/performance.md
 	@$(BIN)/python -m benchmarks

@@ -64,11 +64,11 @@ def naive(session: Session) -> dict[str, Any]:
     assert record.launch is not None
     definition = artifacts.load_manifest(session.demo.store, JOB, deployment.value.version).definition
     status = session.status()
-    drivers = submitter.cluster().drivers
+    drivers = submitter.master().drivers
     if len(drivers) != 1 or status is None:
         raise SystemExit(f"the naive way needs exactly one driver on the cluster; there are {len(drivers)}")
     begun = time.monotonic()
-    kill = f"{Layout.find().url('spark-master-rest')}/v1/submissions/kill/{drivers[0]['id']}"
+    kill = f"{Layout.find().url('spark-master-rest')}/v1/submissions/kill/{drivers[0].id}"
     httpx.post(kill, timeout=30, trust_env=False).raise_for_status()
     killed = time.monotonic()
     submitter.submit(

@@ -16,7 +16,7 @@ def write() -> list[str]:
     """Fill every table that has a result; returns the names of those filled."""
     text = DOCUMENT.read_text(encoding="utf-8")
     filled = []
-    for name, make in {"machine": machine, "sustained": sustained, "switch": switch, "memory": memory}.items():
+    for name, make in TABLES.items():
         made = make()
         if made is None:
             continue
@@ -115,6 +115,47 @@ def memory() -> str | None:
     return _table(("GiB (PSS)", "steady", "highest during an upgrade"), rows)
 
 
+def checks() -> str | None:
+    """What checking and publishing take, and the job's batches meanwhile."""
+    result = load("checks")
+    if result is None:
+        return None
+    took = [(name, f"{item['median']:.1f}", f"{item['worst']:.1f}") for name, item in result["seconds"].items()]
+    batches = [
+        (name, *(item[key] for key in ("count", "p50", "p99", "worst"))) for name, item in result["batch_ms"].items()
+    ]
+    head = f"{result['times']} of each.\n\n"
+    return (
+        head
+        + _table(("seconds", "median", "worst"), took)
+        + "\n\n"
+        + _table(("batches of `avg_1s` (ms)", "batches", "p50", "p99", "max"), batches)
+    )
+
+
+def cluster() -> str | None:
+    """A killed worker, an outage, a node more and a node less."""
+    result = load("cluster")
+    if result is None:
+        return None
+    restart, kills = result["restart"], result["kills"]
+    phases = {name: sorted(item["phases"][name] for item in kills)[len(kills) // 2] for name in kills[0]["phases"]}
+    rows = [
+        ("undisturbed: longest time without a new point", f"{result['quiet_pause_s']:.1f}"),
+        ("scale-out from 2 to 3: the same", f"{result['scale_out_pause_s']:.1f}"),
+        ("scale-in from 3 to 2, no driver on the leaving node: the same", f"{result['scale_in_pause_s']:.1f}"),
+        (
+            f"`kill -9` of the driver's worker: first new point, median of {len(kills)}",
+            f"{result['kill_median_s']:.1f}",
+        ),
+        *((f"… of it, {name}", f"{seconds:.1f}") for name, seconds in phases.items()),
+        ("restart after 60 s of outage: from the trigger to the end of the runbook", f"{restart['seconds']:.1f}"),
+        (f"… of it, catching up with {restart['events']:,} trades", f"{restart['catch_up_s']:.1f}"),
+    ]
+    text = _table(("", "seconds"), rows)
+    return text + f"\n\nCatching up runs at {restart['times_the_rate']:.1f} times the rate of arrival."
+
+
 def _gib(value: int | None) -> str:
     return "" if value is None else f"{value / GIB:.2f}"
 
@@ -122,3 +163,13 @@ def _gib(value: int | None) -> str:
 def _table(head: tuple[str, ...], rows: list[tuple[Any, ...]]) -> str:
     lines = [head, ("---", *("---:" for _ in head[1:])), *rows]
     return "\n".join(f"| {' | '.join(str(cell) for cell in line)} |" for line in lines)
+
+
+TABLES = {
+    "machine": machine,
+    "sustained": sustained,
+    "switch": switch,
+    "memory": memory,
+    "checks": checks,
+    "cluster": cluster,
+}

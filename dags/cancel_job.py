@@ -17,10 +17,10 @@ event, as long as Kafka still has what came after. To keep a named copy of the s
 - *Airflow or a worker died*: tasks continue at the recorded step when they are tried again. Clearing any task is safe.
 """
 
-from airflow.sdk import DAG
+from airflow.sdk import DAG, chain
 
 from streamops_airflow import forms, runs
-from streamops_airflow.operators.steps import BeginOperator, OutcomeOperator, ReleaseOperator, StepsOperator
+from streamops_airflow.operators.steps import BeginOperator, StepsOperator, ending
 
 with DAG(
     dag_id="cancel_job",
@@ -37,7 +37,5 @@ with DAG(
     check = BeginOperator(task_id="check")
     switch = StepsOperator(task_id="switch")
     finish = StepsOperator(task_id="finish")
-    release_lock = ReleaseOperator(task_id="release_lock").as_teardown()
-    outcome = OutcomeOperator(task_id="outcome").as_teardown(on_failure_fail_dagrun=True)
 
-    check >> switch >> finish >> release_lock >> outcome
+    chain(check, switch, finish, *ending())

@@ -19,10 +19,10 @@ results that it has written.
 - *It was a mistake*: objects of a versioned bucket can be brought back with the object store's own tools.
 """
 
-from airflow.sdk import DAG
+from airflow.sdk import DAG, chain
 
 from streamops_airflow import forms, runs
-from streamops_airflow.operators.steps import BeginOperator, OutcomeOperator, ReleaseOperator, StepsOperator
+from streamops_airflow.operators.steps import BeginOperator, StepsOperator, ending
 
 with DAG(
     dag_id="delete_job",
@@ -40,7 +40,5 @@ with DAG(
     switch = StepsOperator(task_id="switch")
     remove = StepsOperator(task_id="remove")
     finish = StepsOperator(task_id="finish")
-    release_lock = ReleaseOperator(task_id="release_lock").as_teardown()
-    outcome = OutcomeOperator(task_id="outcome").as_teardown(on_failure_fail_dagrun=True)
 
-    check >> switch >> remove >> finish >> release_lock >> outcome
+    chain(check, switch, remove, finish, *ending())

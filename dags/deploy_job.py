@@ -19,16 +19,18 @@ its own checkpoint with `start_job`.
   *From scratch* is ticked. Choose a snapshot, or `start_job`.
 - *The snapshot is refused*: it is altered, incomplete, another job's, or Kafka has already deleted what comes after
   it. Nothing was touched; choose another.
+- *A stage is refused*: the version cannot continue the snapshot's state of that stage. *Incompatible* needs another
+  stage name; what is *dropped* or *unknown* needs your yes: name the stages in *Accept loss of state*.
 - *Not healthy in time*: the run fails; the log names the stage or the error. Nothing ran before, so nothing is
   restored. Correct the cause and trigger again.
 - *Airflow or a worker died*: tasks continue at the recorded step when they are tried again. Clearing any task is safe.
 """
 
-from airflow.sdk import DAG
+from airflow.sdk import DAG, chain
 
 from streamops_airflow import forms, runs
 from streamops_airflow.operators.driver_submit import DriverSubmitOperator
-from streamops_airflow.operators.steps import BeginOperator, OutcomeOperator, ReleaseOperator, StepsOperator
+from streamops_airflow.operators.steps import BeginOperator, StepsOperator, ending
 
 with DAG(
     dag_id="deploy_job",
@@ -44,12 +46,14 @@ with DAG(
             "From scratch", "Start with empty state although a snapshot or a checkpoint of this job exists."
         ),
         "fork": forms.flag("Fork", "The snapshot belongs to another job, and that is meant."),
+        "accept_loss": forms.accept_loss(),
         "params": forms.mapping(
             "Params",
             'Values over those of the definition, e.g. {"window": "5 minutes"}.',
             ["string", "number", "boolean"],
         ),
         "topics": forms.mapping("Topics", 'Other topics for sources, e.g. {"trades": "trades-test"}.', ["string"]),
+        "library": forms.library("LIBRARY/VERSION; left empty, the newest version of the job's library."),
         "addresses": forms.addresses(),
         "logging": forms.levels(),
         "healthy_timeout_s": forms.seconds(
@@ -63,7 +67,5 @@ with DAG(
     submit_driver = DriverSubmitOperator(task_id="submit_driver")
     wait_healthy = StepsOperator(task_id="wait_healthy")
     finish = StepsOperator(task_id="finish")
-    release_lock = ReleaseOperator(task_id="release_lock").as_teardown()
-    outcome = OutcomeOperator(task_id="outcome").as_teardown(on_failure_fail_dagrun=True)
 
-    check >> prepare >> submit_driver >> wait_healthy >> finish >> release_lock >> outcome
+    chain(check, prepare, submit_driver, wait_healthy, finish, *ending())

@@ -22,10 +22,10 @@ run come back. A driver that the master still holds is left to the master, which
 - *Airflow or a worker died*: tasks continue at the recorded step when they are tried again. Clearing any task is safe.
 """
 
-from airflow.sdk import DAG
+from airflow.sdk import DAG, chain
 
 from streamops_airflow import forms, runs
-from streamops_airflow.operators.steps import BeginOperator, OutcomeOperator, ReleaseOperator, StepsOperator
+from streamops_airflow.operators.steps import BeginOperator, StepsOperator, ending
 
 with DAG(
     dag_id="restart_cluster",
@@ -37,6 +37,7 @@ with DAG(
         "without_missing": forms.flag(
             "Without missing members", "Go on with the members that came in time; those that are missing are named."
         ),
+        "library": forms.library("LIBRARY/VERSION to bring the jobs back on; left empty, as the shutdown was told."),
         "members_timeout_s": forms.seconds("Members within (s)", 120, "How long the workers may take to join."),
         "healthy_timeout_s": forms.seconds(
             "Healthy within (s)", 300, "How long the jobs may take to work, and then to catch up."
@@ -51,8 +52,5 @@ with DAG(
     wait_jobs = StepsOperator(task_id="wait_jobs")
     wait_caught_up = StepsOperator(task_id="wait_caught_up")
     finish = StepsOperator(task_id="finish")
-    release_lock = ReleaseOperator(task_id="release_lock").as_teardown()
-    outcome = OutcomeOperator(task_id="outcome").as_teardown(on_failure_fail_dagrun=True)
 
-    check >> start_servers >> wait_members >> resume_jobs >> wait_jobs >> wait_caught_up >> finish
-    finish >> release_lock >> outcome
+    chain(check, start_servers, wait_members, resume_jobs, wait_jobs, wait_caught_up, finish, *ending())

@@ -25,17 +25,11 @@ is.
 - *Airflow or a worker died*: tasks continue at the recorded step when they are tried again. Clearing any task is safe.
 """
 
-from airflow.sdk import DAG
+from airflow.sdk import DAG, chain
 
 from streamops_airflow import forms, runs
 from streamops_airflow.operators.driver_submit import DriverSubmitOperator
-from streamops_airflow.operators.steps import (
-    BeginOperator,
-    OutcomeOperator,
-    ReleaseOperator,
-    RestoreOperator,
-    StepsOperator,
-)
+from streamops_airflow.operators.steps import BeginOperator, StepsOperator, ending
 
 with DAG(
     dag_id="restore_job",
@@ -46,24 +40,7 @@ with DAG(
     params={
         "job": forms.job("restore"),
         "snapshot": forms.chosen_snapshot("The snapshot of this job to continue from."),
-        "standby": forms.flag(
-            "Warm standby",
-            "Start the driver before the present one stops, for the shortest gap; needs free cores on the cluster, "
-            "and falls back to a cold start without them.",
-            default=True,
-        ),
-        "healthy_timeout_s": forms.seconds(
-            "Healthy within (s)", 180, "If it is not healthy by then, what ran before runs again."
-        ),
-        "stop_timeout_s": forms.seconds(
-            "Stopped within (s)", 60, "The time for the batch in flight; a driver that takes longer loses the lease."
-        ),
-        "catch_up_s": forms.seconds(
-            "Wait for catching up (s)", 300, "How long the recount waits for what is processed again.", least=0
-        ),
-        "recount": forms.flag(
-            "Recount", "Afterwards recompute what was written again from the topic and compare.", default=True
-        ),
+        **forms.going_back(),
     },
     **runs.DAG_ARGS,
 ) as dag:
@@ -76,9 +53,16 @@ with DAG(
     wait_caught_up = StepsOperator(task_id="wait_caught_up")
     recount = StepsOperator(task_id="recount")
     finish = StepsOperator(task_id="finish")
-    restore_old_version = RestoreOperator(task_id="restore_old_version").as_teardown()
-    release_lock = ReleaseOperator(task_id="release_lock").as_teardown()
-    outcome = OutcomeOperator(task_id="outcome").as_teardown(on_failure_fail_dagrun=True)
 
-    check >> prepare >> submit_driver >> wait_standby >> switch >> wait_healthy >> wait_caught_up >> recount >> finish
-    finish >> restore_old_version >> release_lock >> outcome
+    chain(
+        check,
+        prepare,
+        submit_driver,
+        wait_standby,
+        switch,
+        wait_healthy,
+        wait_caught_up,
+        recount,
+        finish,
+        *ending("restore_old_version"),
+    )

@@ -20,16 +20,10 @@ under a new launch; its results have a gap of some seconds, and nothing is lost.
 - *Airflow or a worker died*: tasks continue at the recorded step when they are tried again. Clearing any task is safe.
 """
 
-from airflow.sdk import DAG
+from airflow.sdk import DAG, chain
 
 from streamops_airflow import forms, runs
-from streamops_airflow.operators.steps import (
-    BeginOperator,
-    OutcomeOperator,
-    ReleaseOperator,
-    RestoreOperator,
-    StepsOperator,
-)
+from streamops_airflow.operators.steps import BeginOperator, StepsOperator, ending
 
 with DAG(
     dag_id="scale_cluster",
@@ -57,9 +51,15 @@ with DAG(
     wait_jobs = StepsOperator(task_id="wait_jobs")
     stop_nodes = StepsOperator(task_id="stop_nodes")
     finish = StepsOperator(task_id="finish")
-    restore_cluster = RestoreOperator(task_id="restore_cluster").as_teardown()
-    release_lock = ReleaseOperator(task_id="release_lock").as_teardown()
-    outcome = OutcomeOperator(task_id="outcome").as_teardown(on_failure_fail_dagrun=True)
 
-    check >> start_nodes >> wait_members >> wait_in_use >> hand_over >> wait_jobs >> stop_nodes >> finish
-    finish >> restore_cluster >> release_lock >> outcome
+    chain(
+        check,
+        start_nodes,
+        wait_members,
+        wait_in_use,
+        hand_over,
+        wait_jobs,
+        stop_nodes,
+        finish,
+        *ending("restore_cluster"),
+    )

@@ -22,16 +22,10 @@ results stay as they are. With a *Snapshot name* every job keeps a snapshot of t
 - *Airflow or a worker died*: tasks continue at the recorded step when they are tried again. Clearing any task is safe.
 """
 
-from airflow.sdk import DAG
+from airflow.sdk import DAG, chain
 
 from streamops_airflow import forms, runs
-from streamops_airflow.operators.steps import (
-    BeginOperator,
-    OutcomeOperator,
-    ReleaseOperator,
-    RestoreOperator,
-    StepsOperator,
-)
+from streamops_airflow.operators.steps import BeginOperator, StepsOperator, ending
 
 with DAG(
     dag_id="shutdown_cluster",
@@ -41,6 +35,9 @@ with DAG(
     tags=["streamops", "runbook", "cluster", "stops-every-job"],
     params={
         "snapshot": forms.snapshot("Keep a snapshot of every job under this new name; left empty, none is kept."),
+        "library": forms.library(
+            "LIBRARY/VERSION that the restart brings the jobs back on. Whether their state fits is checked first."
+        ),
         "stop_timeout_s": forms.seconds("Stopped within (s)", 60, "How long each job's batch in flight may take."),
         "healthy_timeout_s": forms.seconds(
             "Healthy within (s)", 180, "For the jobs that are started again when another one does not stop."
@@ -53,8 +50,5 @@ with DAG(
     keep_snapshots = StepsOperator(task_id="keep_snapshots")
     stop_servers = StepsOperator(task_id="stop_servers")
     finish = StepsOperator(task_id="finish")
-    restore_cluster = RestoreOperator(task_id="restore_cluster").as_teardown()
-    release_lock = ReleaseOperator(task_id="release_lock").as_teardown()
-    outcome = OutcomeOperator(task_id="outcome").as_teardown(on_failure_fail_dagrun=True)
 
-    check >> stop_jobs >> keep_snapshots >> stop_servers >> finish >> restore_cluster >> release_lock >> outcome
+    chain(check, stop_jobs, keep_snapshots, stop_servers, finish, *ending("restore_cluster"))

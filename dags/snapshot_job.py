@@ -19,10 +19,10 @@ that it can be continued from later, also as another version.
 - *Airflow or a worker died*: tasks continue at the recorded step when they are tried again. Clearing any task is safe.
 """
 
-from airflow.sdk import DAG
+from airflow.sdk import DAG, chain
 
-from streamops_airflow import forms, runs
-from streamops_airflow.operators.steps import BeginOperator, OutcomeOperator, ReleaseOperator, StepsOperator
+from streamops_airflow import assets, forms, runs
+from streamops_airflow.operators.steps import BeginOperator, StepsOperator, ending
 
 with DAG(
     dag_id="snapshot_job",
@@ -43,9 +43,7 @@ with DAG(
     **runs.DAG_ARGS,
 ) as dag:
     check = BeginOperator(task_id="check")
-    switch = StepsOperator(task_id="switch")
+    switch = StepsOperator(task_id="switch", outlets=[assets.TAKEN])
     finish = StepsOperator(task_id="finish")
-    release_lock = ReleaseOperator(task_id="release_lock").as_teardown()
-    outcome = OutcomeOperator(task_id="outcome").as_teardown(on_failure_fail_dagrun=True)
 
-    check >> switch >> finish >> release_lock >> outcome
+    chain(check, switch, finish, *ending())

@@ -18,11 +18,11 @@ from a snapshot, is started with `deploy_job`.
 - *Airflow or a worker died*: tasks continue at the recorded step when they are tried again. Clearing any task is safe.
 """
 
-from airflow.sdk import DAG
+from airflow.sdk import DAG, chain
 
 from streamops_airflow import forms, runs
 from streamops_airflow.operators.driver_submit import DriverSubmitOperator
-from streamops_airflow.operators.steps import BeginOperator, OutcomeOperator, ReleaseOperator, StepsOperator
+from streamops_airflow.operators.steps import BeginOperator, StepsOperator, ending
 
 with DAG(
     dag_id="start_job",
@@ -43,7 +43,5 @@ with DAG(
     submit_driver = DriverSubmitOperator(task_id="submit_driver")
     wait_healthy = StepsOperator(task_id="wait_healthy")
     finish = StepsOperator(task_id="finish")
-    release_lock = ReleaseOperator(task_id="release_lock").as_teardown()
-    outcome = OutcomeOperator(task_id="outcome").as_teardown(on_failure_fail_dagrun=True)
 
-    check >> prepare >> submit_driver >> wait_healthy >> finish >> release_lock >> outcome
+    chain(check, prepare, submit_driver, wait_healthy, finish, *ending())

@@ -29,6 +29,9 @@ deployment and its checkpoint stay.
 
 - *Every task is skipped*: another operation holds the job; the log of `check` names it. Trigger again when it is over.
 - *check fails*: the log says what to correct. Nothing was touched.
+- *check refuses a stage*: its log has the verdict on each stage. *Incompatible* state is never continued: give the
+  stage another name, or keep its computation. What is *dropped* or *unknown* needs your yes: name the stages in
+  *Accept loss of state*. `streamops check JOB VERSION` says the same beforehand.
 - *The new version does not become healthy in time*: the old version runs again at the end of this run, and the run is
   failed. The snapshot is kept. Look into the driver's log of the new version, publish a correction, trigger again
   under another snapshot name.
@@ -37,17 +40,11 @@ deployment and its checkpoint stay.
 - *Airflow or a worker died*: tasks continue at the recorded step when they are tried again. Clearing any task is safe.
 """
 
-from airflow.sdk import DAG, Param
+from airflow.sdk import DAG, Param, chain
 
-from streamops_airflow import forms, runs
+from streamops_airflow import assets, forms, runs
 from streamops_airflow.operators.driver_submit import DriverSubmitOperator
-from streamops_airflow.operators.steps import (
-    BeginOperator,
-    OutcomeOperator,
-    ReleaseOperator,
-    RestoreOperator,
-    StepsOperator,
-)
+from streamops_airflow.operators.steps import BeginOperator, StepsOperator, ending
 
 with DAG(
     dag_id="upgrade_job",
@@ -67,14 +64,11 @@ with DAG(
             title="Strategy",
             description="The old version stops at a batch boundary before the new one starts from its state.",
         ),
-        "standby": forms.flag(
-            "Warm standby",
-            "Start the new driver before the old one stops, for the shortest gap; needs free cores on the cluster, "
-            "and falls back to a cold start without them.",
-            default=True,
-        ),
+        "standby": forms.standby(),
+        "library": forms.library("LIBRARY/VERSION; left empty, the version that the job has now."),
         "addresses": forms.addresses(),
         "logging": forms.levels(),
+        "accept_loss": forms.accept_loss(),
         "healthy_timeout_s": forms.seconds(
             "Healthy within (s)", 180, "If the new version is not healthy by then, the old one runs again."
         ),
@@ -96,14 +90,21 @@ with DAG(
     prepare = StepsOperator(task_id="prepare")
     submit_driver = DriverSubmitOperator(task_id="submit_driver", until="standby")
     wait_standby = StepsOperator(task_id="wait_standby")
-    switch = StepsOperator(task_id="switch")
+    switch = StepsOperator(task_id="switch", outlets=[assets.TAKEN])
     wait_healthy = StepsOperator(task_id="wait_healthy")
     probation = StepsOperator(task_id="probation")
     recount = StepsOperator(task_id="recount")
     finish = StepsOperator(task_id="finish")
-    restore_old_version = RestoreOperator(task_id="restore_old_version").as_teardown()
-    release_lock = ReleaseOperator(task_id="release_lock").as_teardown()
-    outcome = OutcomeOperator(task_id="outcome").as_teardown(on_failure_fail_dagrun=True)
 
-    check >> prepare >> submit_driver >> wait_standby >> switch >> wait_healthy >> probation >> recount >> finish
-    finish >> restore_old_version >> release_lock >> outcome
+    chain(
+        check,
+        prepare,
+        submit_driver,
+        wait_standby,
+        switch,
+        wait_healthy,
+        probation,
+        recount,
+        finish,
+        *ending("restore_old_version"),
+    )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from fakes.fixtures import bucket, object_store_server, rig  # noqa: F401
+from runbooks import reconciliation
 from streamops.adapters.airflow import Airflow
 from streamops.adapters.object_store import ObjectStore
-from streamops.errors import NotFoundError
 from streamops.follow import Runbooks
 from streamops.operations import RUNBOOKS
 from streamops.settings import Settings
@@ -37,12 +36,17 @@ def pytest_unconfigure() -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """A test of the real servers has deadlines, and the machine may be busy: it gets a second try, shown as RERUN.
 
+    With several test processes the tests of the stack come last, all in one of them: there is one stack, and nothing
+    else works beside it.
+
     Of tests marked ``sampled(n)`` one case in n is run, and those marked ``more`` are left out; with more than one
     seed, all are run.
     """
     for item in items:
         if item.get_closest_marker("stack"):
             item.add_marker(pytest.mark.flaky(reruns=1))
+            item.add_marker(pytest.mark.xdist_group("stack"))
+    items.sort(key=lambda item: item.get_closest_marker("stack") is not None)
     if config.getoption("--seeds") > 1:
         return
     seen: Counter[str] = Counter()
@@ -95,19 +99,6 @@ def airflow(stack: Settings) -> Iterator[Airflow]:
     with Airflow(stack) as airflow:
         Runbooks(airflow, ObjectStore(stack)).wait_ready(RUNBOOKS)
         yield airflow
-
-
-def reconciliation(settings: Settings, *, paused: bool) -> None:
-    """Jobs that tests leave behind stay as they are; the tests of reconciliation switch it on."""
-    with Airflow(settings) as airflow:
-        deadline = time.monotonic() + 120
-        while True:
-            try:
-                airflow._call("PATCH", "/api/v2/dags/reconcile", json={"is_paused": paused})
-                return
-            except NotFoundError:
-                assert time.monotonic() < deadline, "Airflow did not read dags/reconcile.py"
-                time.sleep(0.5)
 
 
 @pytest.fixture

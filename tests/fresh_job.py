@@ -11,14 +11,16 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from streamops import artifacts, keys, records
 from streamops.adapters.kafka import Ledger
 from streamops.adapters.object_store import ObjectStore
 from streamops.records import DriverStatus, JobRecord, State
 from streamops.recount import recount_job
-from streamops.recount_report import Report
+from streamops.recount.report import Report
 from streamops.settings import REPOSITORY, Settings
 
 
@@ -28,6 +30,24 @@ def wait_for(condition: Callable[[], object], seconds: float, what: str) -> None
     while not condition():
         assert time.monotonic() < deadline, f"{what} did not happen in {seconds:g} s"
         time.sleep(0.2)
+
+
+def publish_quickly(store: ObjectStore, directory: Path, version: str, like: str | None = None) -> None:
+    """Publish a copy of trade-analyser without asking Spark for its plans again: they are those of the original.
+
+    Args:
+        like: the version of trade-analyser whose state it continues, for one of another name.
+    """
+    done = artifacts.publish(store, directory, version, check=False)
+    manifest = artifacts.load_manifest(store, done.job, version)
+    known = manifest.model_copy(update={"fingerprints": plans(like or version)})
+    records.write(store, keys.artifact_manifest(done.job, version), known)
+
+
+@cache
+def plans(version: str) -> dict[str, Any]:
+    """The fingerprints of trade-analyser."""
+    return artifacts.plans(REPOSITORY / "spark_jobs" / "trade_analyser", version)
 
 
 @dataclass(frozen=True)
@@ -54,7 +74,7 @@ class FreshJob:
             text = text.replace("trigger: 1 second", "trigger: 3 seconds")  # leaves two cores time for the rest
             text = re.sub(r"measurement: (\w+)", rf"measurement: {name.replace('-', '_')}_\1", text)
             (copy / f"{version}.yaml").write_text(text)
-            artifacts.publish(store, copy, version, check=False)
+            publish_quickly(store, copy, version)
         return cls(name, settings, store, copy)
 
     @contextmanager

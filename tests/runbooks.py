@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from fresh_job import FreshJob, wait_for
 from streamops import keys, locks, records
 from streamops.adapters.airflow import Airflow, Run
+from streamops.errors import NotFoundError
 from streamops.operations import Operation
+from streamops.settings import Settings
 
 RUN_S = 900
 PATIENT = {"healthy_timeout_s": 600, "probation_s": 5}  # the machine may be busy with other tests
@@ -65,3 +68,16 @@ def clear(airflow: Airflow, run: Run, task: str) -> None:
 def mark_failed(airflow: Airflow, run: Run) -> None:
     """As the UI's *Mark run as failed* does."""
     airflow._call("PATCH", f"/api/v2/dags/{run.dag_id}/dagRuns/{run.run_id}", json={"state": "failed"})
+
+
+def reconciliation(settings: Settings, *, paused: bool) -> None:
+    """Jobs that tests leave behind stay as they are; the tests of reconciliation switch it on."""
+    with Airflow(settings) as airflow:
+        deadline = time.monotonic() + 120
+        while True:
+            try:
+                airflow._call("PATCH", "/api/v2/dags/reconcile", json={"is_paused": paused})
+                return
+            except NotFoundError:
+                assert time.monotonic() < deadline, "Airflow did not read dags/reconcile.py"
+                time.sleep(0.5)

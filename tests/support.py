@@ -16,14 +16,17 @@ from fresh_job import FreshJob, wait_for
 from stack import ready, supervision
 from stack.layout import Layout
 from streamops import jobs, keys, locks, records, snapshots
+from streamops.adapters.nodes import SupervisedNodes
 from streamops.adapters.supervisor import Supervisor
+from streamops.cluster.view import host_of
 from streamops.engine import Engine
+from streamops.follow import request
 from streamops.local import local_ports
 from streamops.operations import Operation, Owner, Request
 from streamops.ports import Ports
 from streamops.records import FINAL, DriverStatus, Offsets
 from streamops.recount import recount_job
-from streamops.recount_report import Report
+from streamops.recount.report import Report
 from streamops.settings import Settings
 
 READY: dict[str, Callable[[Layout], str]] = {"kafka": ready.kafka, "minio": ready.minio, "influxd": ready.influxd}
@@ -64,17 +67,27 @@ class Operator:
 
     def request(self, runbook: str, job: str, **values: Any) -> tuple[Request, Owner, str]:
         name = f"{runbook.split('_')[0]}-{uuid.uuid4().hex[:8]}"
-        patient = {
+        patient: dict[str, Any] = {  # of a machine that does much else
             "healthy_timeout_s": 400,
             "stop_timeout_s": 150,
             "probation_s": 0,
-        }  # of a machine that does much else
+        }
+        if runbook == "upgrade_job":
+            patient["accept_loss"] = ("avg_1s", "avg_1m", "vol_1s")  # back and forth, and to what has no fingerprints
         request = Request.model_validate({"runbook": runbook, "job": job, **patient, **values})
         return request, Owner(kind="airflow", dag_id=runbook, run_id=name, user="tester"), name
 
     def _say(self, line: str) -> None:
         self.said.append(line)
         print(f"{time.strftime('%H:%M:%S')} {line}", flush=True)
+
+
+def on_cluster(operator: Operator, runbook: str, **asked: Any) -> Operation:
+    """One operation on the cluster to its end, in this process."""
+    values = {"healthy_timeout_s": 400, "stop_timeout_s": 150, "members_timeout_s": 200, **asked}
+    name = f"{runbook}-{time.time_ns():x}"
+    _, owner, _ = operator.request("cancel_job", "any")
+    return operator.engine().run(request(runbook, **values), owner, name)
 
 
 def drivers(job: str) -> list[psutil.Process]:
@@ -165,6 +178,15 @@ def attempts(job: FreshJob) -> tuple[set[str], set[str]]:
     root = f"snapshots/{job.name}/data/"
     found = {info.key.removeprefix(root).split("/")[0] for info in job.store.list(root)}
     return found, {manifest.attempt for manifest in snapshots.list(job.store, job.name)}
+
+
+def hosting(job: FreshJob, nodes: SupervisedNodes) -> str:
+    """The node that hosts the job's driver."""
+    status = job.status()
+    assert status is not None
+    node = host_of(nodes.inventory, nodes.master(), status.driver)
+    assert node is not None
+    return node
 
 
 def silent(status: DriverStatus) -> bool:

@@ -95,6 +95,16 @@ def test_a_changed_setting_is_an_upgrade_that_names_the_change() -> None:
     assert action.why == "logging.sink: INFO -> DEBUG"
 
 
+def test_another_version_of_the_shared_library_is_an_upgrade_that_names_the_change() -> None:
+    used = {"library": {"name": "shared", "version": "v1", "sha256": "0"}}
+    present = there("running", "v1", **used)
+    assert only(file(library="shared/v1"), present).verb == "none"
+    assert only(file(), present).verb == "none"
+    action = only(file(library="shared/v2"), present)
+    assert action.why == "library: shared/v1 -> shared/v2"
+    assert done(action) == {"verb": "upgrade_job", "job": "tx", "version": "v1", "library": "shared/v2"}
+
+
 def test_a_running_job_that_shall_be_stopped_is_cancelled() -> None:
     assert done(only(file(state="stopped"), there("running", "v1"))) == {"verb": "cancel_job", "job": "tx"}
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from streamops.definitions import MAX_DEFINITION_BYTES, Definition, load, parse
+from streamops.definitions import MAX_BYTES, Definition, load, parse
 from streamops.errors import DefinitionError
 
 GOOD = """\
@@ -37,7 +37,12 @@ def refused(text: str) -> str:
 @pytest.mark.parametrize(
     ("right", "wrong", "where", "allowed"),
     [
-        ("resources: {cores", "resource: {cores", "resource is not a field", "resources, sources, spark, stages"),
+        (
+            "resources: {cores",
+            "resource: {cores",
+            "resource is not a field",
+            "resources, snapshots, sources, spark, stages",
+        ),
         ("{cores: 2", "{core: 2", "resources.core is not a field", "cores, driver_memory"),
         ("{topic: clicks}", "{topics: clicks}", "sources.clicks.kafka.topics is not a field", "topic"),
         ("event_time: time}", "event: time}", "sources.clicks.event is not a field", "event_time, event_time_unit"),
@@ -104,7 +109,7 @@ def test_what_is_not_a_mapping_is_refused(text: str) -> None:
 
 
 def test_a_huge_definition_is_refused_before_it_is_parsed() -> None:
-    assert f"larger than {MAX_DEFINITION_BYTES}" in refused(GOOD + "#" * MAX_DEFINITION_BYTES)
+    assert f"larger than {MAX_BYTES}" in refused(GOOD + "#" * MAX_BYTES)
 
 
 def test_characters_of_anchors_inside_text_are_no_anchors() -> None:

@@ -120,7 +120,7 @@ def test_executors_of_the_job_are_found_on_a_workers_page_and_their_lines_unders
         "finishedexecutors": [{"id": "3", "appid": "app-1"}],
     }
     assert worker_logs.executors(page, {"app-1": "deploy-1"}) == [("app-1", "0"), ("app-1", "3")]
-    head = "==== Bytes 0-90 of 90 of /work/stderr ====\nSpark Executor Command\n"
+    head = "==== Bytes 0-90 of 90 of stderr ====\nSpark Executor Command\n"
     text = f"{head}26/01/01 12:00:01 WARN Task: slow\n\tat x\n"
     lines = worker_logs.parsed(text, "deploy-1", "node-2", "3")
     assert [(line.text, line.where, line.host) for line in lines] == [

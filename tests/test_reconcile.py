@@ -8,11 +8,11 @@ import pytest
 
 from fakes.nodes import PAGE
 from streamops.adapters.nodes import parse_master
-from streamops.cluster_record import ClusterRecord
+from streamops.cluster.membership import DOWN
+from streamops.cluster.reconcile import Look, decide, programs, settle, wants_second
+from streamops.cluster.record import ClusterRecord
 from streamops.follow import request
-from streamops.membership import DOWN
 from streamops.operations import Operation, Owner, StepRecord, plan
-from streamops.reconcile import Look, decide, programs, settle
 from streamops.records import DriverStatus, JobRecord, State, now
 
 MOMENT = now()
@@ -119,3 +119,26 @@ def test_programs_are_started_only_while_the_cluster_should_run_and_nobody_works
     assert programs(ClusterRecord(), "held", wanted, []) == ()
     assert programs(ClusterRecord(), "abandoned", wanted, []) == ()
     assert programs(ClusterRecord(state="stopped"), "free", wanted, []) == ()
+
+
+WORKS = replace(GONE, speaks=True, master=master("driver-1"))
+
+
+@pytest.mark.parametrize(
+    ("look", "second", "wanted"),
+    [
+        (WORKS, None, True),
+        (replace(WORKS, master=master("driver-1", "driver-2")), "driver-2", False),  # it is there
+        (replace(WORKS, master=master("driver-1", "driver-3")), "driver-2", False),  # one that starts may be it
+        (WORKS, "driver-2", True),  # the master does not hold it any more
+        (replace(WORKS, speaks=False), None, False),
+        (replace(WORKS, lock="held"), None, False),
+        (replace(WORKS, record=RECORD.model_copy(update={"paused": True})), None, False),
+        (replace(WORKS, status=STATUS.model_copy(update={"state": State.RECOVERING})), None, False),
+        (replace(WORKS, master=master("driver-1", status="RECOVERING")), None, False),
+        (replace(WORKS, cluster=ClusterRecord(state="stopping")), None, False),
+    ],
+)
+def test_when_a_job_gets_a_second_driver(look: Look, second: str | None, wanted: bool) -> None:
+    said = STATUS.model_copy(update={"driver": second, "state": State.STANDBY}) if second else None
+    assert wants_second(look, said) is wanted

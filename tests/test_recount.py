@@ -12,7 +12,7 @@ from streamops.adapters.kafka_wire import Block
 from streamops.definitions import InfluxSink, Recount, Source, milliseconds
 from streamops.errors import DefinitionError, RefusedError
 from streamops.recount import StagePlan, recount_source, stage_plan
-from streamops.recount_report import Comparison, Measured, verdict
+from streamops.recount.report import Comparison, Measured, verdict
 
 T0 = 1_800_000_000_000  # a whole minute
 SOURCE = Source.model_validate(

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from fakes import object_server
-from fakes.rig import JOB, Rig
+from fakes.rig import JOB, SUM, Rig
 from streamops import jobs, keys, snapshots
 from streamops.errors import SnapshotExistsError, SnapshotRefusedError
+from streamops.fingerprints import Fingerprint
 from streamops.records import StageStart
 from streamops.snapshots import Manifest, Origin
 
@@ -39,7 +40,9 @@ def test_a_snapshot_says_what_it_is(taken: tuple[Rig, Manifest]) -> None:
     assert stage.watermark_ms is not None
     assert manifest.size == sum(rig.store.head(item.key).size for item in manifest.objects)
     assert all(len(item.sha256) == 64 and item.version_id for item in manifest.objects)
-    assert (manifest.shared_library, manifest.fingerprints) == (None, {})
+    assert manifest.shared_library is None
+    assert list(manifest.fingerprints) == ["a"]
+    assert Fingerprint.model_validate(manifest.fingerprints["a"]) == SUM
     assert manifest.signature.startswith("hmac-sha256:tests:")
 
 

@@ -24,6 +24,7 @@ PORTS = {
     "spark-worker-3-ui": 8093,
     "airflow": 8080,
     "supervisor": 9010,
+    "fleet-beta": 8010,
 }
 
 
@@ -75,6 +76,11 @@ class Layout:
     def data(self) -> Path:
         """What the servers store."""
         return self.home / "data"
+
+    @property
+    def fleet(self) -> Path:
+        """What the fleet's simulators write: pings and ledgers."""
+        return self.data / "fleet"
 
     @property
     def airflow(self) -> Path:

@@ -15,7 +15,7 @@ import psutil
 from stack import builds, configure, ports, ready, supervision
 from stack.layout import Layout
 from stack.private import prepare_env, read_pairs
-from stack.programs import AIRFLOW, GENERATOR, SPARE_WORKERS, WORKERS, Traffic
+from stack.programs import AIRFLOW, FLEET, GENERATOR, SPARE_WORKERS, WORKERS, Traffic
 from streamops.adapters.supervisor import Program, Supervisor
 from streamops.errors import StreamOpsError
 from streamops.settings import Settings
@@ -81,7 +81,7 @@ def down(home: Path | str | None = None, *, say: Say = print) -> None:
             return
         daemon = psutil.Process(supervisor.pid())
         # The master first: without it no driver counts as lost, so the next start brings each of them back.
-        first = [GENERATOR, *AIRFLOW, "spark-master"]
+        first = [GENERATOR, *FLEET, *AIRFLOW, "spark-master"]
         for stage in (first, list(WORKERS + SPARE_WORKERS)):
             with ThreadPoolExecutor(len(stage)) as pool:
                 list(pool.map(lambda name: supervision.connect(layout).stop(name), stage))
@@ -124,11 +124,25 @@ def generator_stop(home: Path | str | None = None) -> None:
     supervision.connect(Layout.find(home)).stop(GENERATOR)
 
 
+def fleet_start(home: Path | str | None = None) -> None:
+    """Start the fleet's simulators; those that run are left alone."""
+    supervisor = supervision.connect(Layout.find(home))
+    for name in FLEET:
+        supervisor.start(name)
+
+
+def fleet_stop(home: Path | str | None = None) -> None:
+    """Stop the fleet's simulators."""
+    supervisor = supervision.connect(Layout.find(home))
+    for name in FLEET:
+        supervisor.stop(name)
+
+
 def _complete(supervisor: Supervisor, generator: bool) -> bool:
     return all(
         program.state == "RUNNING"
         for program in supervisor.programs()
-        if program.name not in SPARE_WORKERS and (generator or program.name != GENERATOR)
+        if program.name not in (*SPARE_WORKERS, *FLEET) and (generator or program.name != GENERATOR)
     )
 
 

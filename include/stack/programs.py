@@ -18,6 +18,7 @@ SPARE_WORKERS = ("spark-worker-3",)  # started by scale_cluster only
 WORKER_CORES, WORKER_MEMORY = 4, "4g"
 AIRFLOW = ("airflow-api-server", "airflow-scheduler", "airflow-dag-processor", "airflow-triggerer")
 GENERATOR = "trade-generator"
+FLEET = ("fleet-alpha", "fleet-beta")  # started by the fleet's demo only
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,7 @@ def programs(layout: Layout, traffic: Traffic) -> tuple[Program, ...]:
         *(_worker(layout, number) for number in range(1, len(WORKERS + SPARE_WORKERS) + 1)),
         *_airflow(layout),
         _generator(layout, traffic),
+        *_fleet(layout),
     )
 
 
@@ -217,4 +219,20 @@ def _generator(layout: Layout, traffic: Traffic) -> Program:
         (sys.executable, "-m", "stack.generator", "--topic", "trades", *asked, *status),
         {"PYTHONPATH": str(REPOSITORY / "include")},
         restart="unexpected",
+    )
+
+
+def _fleet(layout: Layout) -> tuple[Program, ...]:
+    places = {"alpha": ("--directory", str(layout.fleet / "alpha")), "beta": ("--port", str(layout.port("fleet-beta")))}
+    return tuple(
+        Program(
+            f"fleet-{name}",
+            (
+                *(sys.executable, "-m", f"stack.fleet.{name}", *place),
+                *("--ledger", str(layout.fleet / f"{name}.jsonl"), "--speedup", "20"),
+            ),
+            {"PYTHONPATH": str(REPOSITORY / "include")},
+            restart="unexpected",
+        )
+        for name, place in places.items()
     )

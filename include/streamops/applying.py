@@ -33,7 +33,7 @@ class PresentJob:
 
 @dataclass(frozen=True)
 class Present:
-    """What is there."""
+    """What is there; ``members`` are the nodes that should be in the cluster, whether or not one has died since."""
 
     bucket: str
     members: int
@@ -84,7 +84,8 @@ def _publish(declared: DeclaredJob, there: PresentJob) -> tuple[Action, ...]:
             "directory with code."
         )
     what = f"{declared.name} {declared.version} from {declared.code}"
-    return (Action("publish", what, "the version is not published", {"code": declared.code}),)
+    values = {"job": declared.name, "version": declared.version, "code": declared.code}
+    return (Action("publish", what, "the version is not published", values),)
 
 
 def _job(declared: DeclaredJob, there: PresentJob) -> tuple[Action, ...]:
@@ -152,12 +153,16 @@ def _changed(declared: DeclaredJob, current: Deployment) -> tuple[str, ...]:
         ("places", places, current.topics),
         ("logging", declared.logging, current.logging),
     ]
-    return tuple(
+    found = tuple(
         f"{group}.{name}: {there.get(name, 'as defined')} -> {value}"
         for group, wanted, there in groups
         for name, value in wanted.items()
         if there.get(name) != value
     )
+    library = current.library.label if current.library else "none"
+    if declared.library and declared.library != library:
+        found += (f"library: {library} -> {declared.library}",)
+    return found
 
 
 def _settings(declared: DeclaredJob, only: Iterable[str] | None = None) -> dict[str, Any]:
@@ -168,6 +173,7 @@ def _settings(declared: DeclaredJob, only: Iterable[str] | None = None) -> dict[
         "topics": dict(declared.topics),
         "addresses": dict(declared.addresses),
         "logging": dict(declared.logging),
+        "library": declared.library,
     }
     return {name: value for name, value in given.items() if value}
 

@@ -12,18 +12,21 @@ import re
 import subprocess
 import sys
 import tempfile
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from streamops import archives, definitions, keys, records
+from streamops import archives, definitions, keys, libraries, records
+from streamops import fingerprints as fingerprints_of
 from streamops.adapters.object_store import ObjectStore
 from streamops.definitions import Definition
 from streamops.errors import ConflictError, DefinitionError, NotFoundError, PublishedError
+from streamops.fingerprints import Fingerprint
 from streamops.names import checked
+from streamops.records import LibraryUse
 
 MAX_ARTIFACT_BYTES = 512 << 20
 VALIDATION_S = 240
@@ -60,21 +63,32 @@ class Published(BaseModel):
     fresh: bool = True
 
 
-def publish(store: ObjectStore, directory: Path, version: str | None = None, *, check: bool = True) -> Published:
+def publish(
+    store: ObjectStore,
+    directory: Path,
+    version: str | None = None,
+    *,
+    check: bool = True,
+    job: str | None = None,
+    library: str | None = None,
+) -> Published:
     """Pack a job's directory and upload it as an immutable version.
 
     Args:
         version: which ``<version>.yaml``; needed only if the directory has several.
         check: build the stages' plans on local Spark first, so that code that cannot run is refused here.
+        job: the job that it must be; any job when left out.
+        library: LIBRARY/VERSION to check it with; the newest one when left out.
 
     Raises:
-        DefinitionError: the definition or the code is wrong.
+        DefinitionError: the definition or the code is wrong, or it is another job's.
         PublishedError: the version is published already with other content.
         UnreachableError: the object store does not answer.
     """
     definition, files = collect(directory, version)
-    if check:
-        _validate(directory, definition.version)
+    if job is not None and definition.job != job:
+        raise DefinitionError(f"{directory} holds job {definition.job}, not {job}; correct the file that names it.")
+    fingerprints = _plans(store, directory, definition, library) if check else {}
     artifact = archives.pack(files)
     if len(artifact) > MAX_ARTIFACT_BYTES:
         raise DefinitionError(f"{directory} packs to {len(artifact)} bytes; the most is {MAX_ARTIFACT_BYTES}.")
@@ -89,9 +103,14 @@ def publish(store: ObjectStore, directory: Path, version: str | None = None, *, 
         definition=definition,
         published=records.now(),
         runtime_can=(REPARTITION,),
+        fingerprints=fingerprints,
     )
     if earlier := _find(store, definition.job, definition.version):
-        return _same(earlier, sha)
+        done = _same(earlier, sha)
+        if fingerprints and not earlier.fingerprints:  # published before there were any
+            completed = earlier.model_copy(update={"fingerprints": fingerprints})
+            records.write(store, keys.artifact_manifest(definition.job, definition.version), completed)
+        return done
     _put_once(store, keys.runtime(manifest.runtime_sha256), runtime)
     # The key carries no hash, so a half-finished publish of other content may lie there: the manifest decides.
     store.put(keys.artifact(definition.job, definition.version), artifact)
@@ -113,6 +132,7 @@ def collect(directory: Path, version: str | None = None) -> tuple[Definition, di
     """
     path = definition_file(directory, version)
     definition = definitions.load(path)
+    _schedule(definition)
     if version is not None and definition.version != version:
         raise DefinitionError(f"{path} says version {definition.version}; a version's file carries its name.")
     if not (directory / definition.code).is_file():
@@ -128,6 +148,12 @@ def collect(directory: Path, version: str | None = None) -> tuple[Definition, di
     if requirements.is_file():
         files |= _dependencies(requirements)
     return definition, files
+
+
+def _schedule(definition: Definition) -> None:
+    from streamops.schedules import require_valid  # needs a package that drivers, who read artifacts too, do not have
+
+    require_valid(definition.snapshots)
 
 
 def definition_file(directory: Path, version: str | None = None) -> Path:
@@ -220,10 +246,43 @@ def _dependencies(requirements: Path) -> dict[str, bytes]:
     return {name: body for name, body in found.items() if not name.endswith(changing)}
 
 
-def _validate(directory: Path, version: str) -> None:
-    """Build the plans in a process of its own: the core stays free of Spark."""
+def _plans(store: ObjectStore, directory: Path, definition: Definition, library: str | None) -> dict[str, Any]:
+    """The fingerprints with a published version of the job's library."""
+    used = libraries.choose(store, definition, library)
+    with libraries.unpacked(store, used) if used else nullcontext() as place:
+        return plans(directory, definition.version, place)
+
+
+def plans_with(store: ObjectStore, manifest: ArtifactManifest, library: LibraryUse) -> dict[str, Fingerprint | None]:
+    """The fingerprints of a published version with another version of its library. Raises DefinitionError."""
+    body = store.get(keys.artifact(manifest.job, manifest.version)).body
+    with tempfile.TemporaryDirectory() as temporary, libraries.unpacked(store, library) as place:
+        for name, content in archives.unpack(body).items():
+            kind, _, path = name.partition("/")
+            if kind in ("code", "deps"):
+                target = Path(temporary, path)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(content)
+        definition = Path(temporary, f"{manifest.version}.yaml")
+        definition.write_text(manifest.definition.canonical(), encoding="utf-8")
+        found = plans(Path(temporary), manifest.version, place)
+    return fingerprints_of.read(found, manifest.definition.stages)
+
+
+def plans(directory: Path, version: str, library: Path | None = None) -> dict[str, Any]:
+    """The fingerprints of a version's stages, after its plans were built and found sound.
+
+    A process of its own asks local Spark: the core stays free of it.
+
+    Args:
+        library: where the job's shared library lies, if it has one.
+
+    Raises:
+        DefinitionError: the code cannot run; says which stage and why.
+    """
     package = archives.runtime_package()
     places = [str(package.parent), str(Path(__file__).resolve().parents[1]), os.environ.get("PYTHONPATH", "")]
+    places += [str(library)] if library else []
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(places), "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, "-m", "streamops_runtime.validate", str(directory), version]
     try:
@@ -234,10 +293,11 @@ def _validate(directory: Path, version: str) -> None:
         raise DefinitionError(
             f"Checking {directory} took longer than {VALIDATION_S} s; see what its code does on import."
         ) from None
-    if done.returncode == 0:
-        return
     for line in reversed(done.stdout.splitlines()):
         if line.startswith("{"):
-            raise DefinitionError(str(json.loads(line)["error"]))
+            answer = json.loads(line)
+            if done.returncode == 0:
+                return dict(answer["fingerprints"])
+            raise DefinitionError(str(answer["error"]))
     last = (done.stderr.strip().splitlines() or ["no message"])[-1]
     raise DefinitionError(f"{directory} could not be checked on local Spark: {last}")

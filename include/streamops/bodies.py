@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from streamops import cluster_steps, cluster_undo, going_back, probation, steps, undo
+from streamops import going_back, probation, steps, undo
+from streamops.cluster import steps as cluster_steps
+from streamops.cluster import undo as cluster_undo
 from streamops.errors import NotFoundError
 from streamops.health import Health
 from streamops.operations import CLUSTER_RUNBOOKS, GOING_BACK, Operation

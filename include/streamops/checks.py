@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
 
-from streamops import artifacts, checkpoints, jobs, snapshots
+from streamops import artifacts, checkpoints, jobs, libraries, snapshots, verdicts
 from streamops.artifacts import ArtifactManifest
 from streamops.definitions import CsvTail, Definition, Http
 from streamops.errors import CheckpointError, NotFoundError, RefusedError, SnapshotRefusedError
@@ -25,6 +25,7 @@ class Case:
     ports: Ports
     operation: Operation
     record: JobRecord | None
+    say: Callable[[str], None] = lambda line: None
 
     @property
     def job(self) -> str:
@@ -66,7 +67,14 @@ def _deploy(case: Case) -> dict[str, Any]:
     request, store, record = case.operation.request, case.ports.store, case.record
     version = _published(case)
     if record and record.desired == "running":
-        asks_more = request.from_snapshot or request.from_scratch or request.params or request.places or request.logging
+        asks_more = (
+            request.from_snapshot
+            or request.from_scratch
+            or request.params
+            or request.places
+            or request.logging
+            or request.library
+        )
         if record.version == request.version and not asks_more:
             return {"unchanged": True, "version": record.version, "deployment": record.deployment}
         if record.version == request.version:
@@ -79,6 +87,7 @@ def _deploy(case: Case) -> dict[str, Any]:
             "use upgrade_job."
         )
     _settings(version.definition, request)
+    libraries.choose(store, version.definition, request.library)
     topics = jobs.topics(version.definition, request.topics)
     reachable(case.ports, version.definition, topics)
     source = request.source_snapshot()
@@ -92,7 +101,9 @@ def _deploy(case: Case) -> dict[str, Any]:
     )
     _same_partitions(case.ports, manifest.job, manifest.version, version)
     snapshots.verify(store, manifest)
-    return {"version": version.version, "state": f"snapshot {manifest.job}/{manifest.name}"}
+    found = verdicts.of_snapshot(manifest, version, request.params)
+    facts = verdicts.require(found, request.accept_loss, case.say)
+    return {"version": version.version, "state": f"snapshot {manifest.job}/{manifest.name}", **facts}
 
 
 def _start(case: Case) -> dict[str, Any]:
@@ -155,10 +166,12 @@ def _upgrade(case: Case) -> dict[str, Any]:
             f"{request.version} from a snapshot (deploy_job with from_snapshot)."
         )
     old = jobs.deployment(store, case.job, record.deployment)
-    same = old.version == version.version and not (request.params or request.places or request.logging)
+    changes = request.params or request.places or request.logging or request.library
+    same = old.version == version.version and not changes
     if same:
         raise RefusedError(f"Job {case.job} already runs {old.version}; there is nothing to upgrade.")
     _settings(version.definition, request)
+    libraries.choose(store, version.definition, request.library, old.library)
     name = snapshot_name(case.operation)
     snapshots.require_free_name(store, case.job, name)
     running = _running_version(case, record)
@@ -170,11 +183,10 @@ def _upgrade(case: Case) -> dict[str, Any]:
         _kept_by_kafka(case, stage, tail.offsets, topics)
         size += tail.size
     snapshots.require_space(2 * size, case.ports.free_bytes())
-    stages = {
-        stage: "kept" if stage in running.definition.stages else "starts empty" for stage in version.definition.stages
-    }
-    stages |= {stage: "dropped" for stage in running.definition.stages if stage not in stages}
-    return {"from": old.version, "to": version.version, "snapshot": name, "bytes": size, "stages": stages}
+    params = {name: value for name, value in old.params.items() if name in version.definition.params} | request.params
+    found = verdicts.of_deployment(running, old.params, version, params)
+    facts = verdicts.require(found, request.accept_loss, case.say)
+    return {"from": old.version, "to": version.version, "snapshot": name, "bytes": size, **facts}
 
 
 def _published(case: Case) -> ArtifactManifest:

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 
 from streamops.definitions import Definition
 from streamops.records import Offsets
-from streamops.recount_report import moment
+from streamops.recount.report import moment
 from streamops.snapshots import Manifest
 
 

@@ -6,16 +6,23 @@ A document says what shall be, never what to do; ``applying`` finds out what is 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from streamops import definitions
-from streamops.definitions import JobName, LoggerName, LogLevel, Param, SnapshotName, SourceName, VersionName
+from streamops.definitions import (
+    JobName,
+    LibraryReference,
+    LoggerName,
+    LogLevel,
+    Param,
+    SnapshotName,
+    SnapshotReference,
+    SourceName,
+    VersionName,
+)
 from streamops.errors import DefinitionError
-
-MAX_BYTES = 256 * 1024
 
 
 class _Model(BaseModel):
@@ -34,13 +41,14 @@ class DeclaredJob(_Model):
     state: Literal["running", "stopped"] = "running"
     version: VersionName
     code: str | None = None
-    initial_snapshot: str | None = Field(None, pattern=r"^([a-z0-9][a-z0-9-]{0,62}/)?[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")
+    initial_snapshot: SnapshotReference | None = None
     from_scratch: bool = False
     bucket: str | None = None  # of the installation; named to be sure where state and snapshots go
     params: dict[str, Param] = {}
     topics: dict[SourceName, str] = {}
     addresses: dict[SourceName, str] = {}
     logging: dict[LoggerName, LogLevel] = {}
+    library: LibraryReference | None = None  # LIBRARY/VERSION; left out, the one that the job has stays
 
     @model_validator(mode="after")
     def _one_start(self) -> DeclaredJob:
@@ -75,14 +83,7 @@ def parse(text: str, name: str = "file") -> tuple[Declared, ...]:
     Raises:
         DefinitionError: names the document and each wrong field.
     """
-    if len(text.encode()) > MAX_BYTES:
-        raise DefinitionError(f"{name} is larger than {MAX_BYTES} bytes; it declares, it holds no code.")
-    try:
-        documents: list[Any] = [item for item in yaml.load_all(text, definitions._Loader) if item is not None]
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"line {mark.line + 1}" if mark else "unknown line"
-        raise DefinitionError(f"{name} is not YAML ({where}): {getattr(error, 'problem', error)}.") from None
+    documents = definitions.documents(text, name)
     if not documents:
         raise DefinitionError(f"{name} declares nothing; write a document with kind: job, snapshot or cluster.")
     found = []
@@ -101,7 +102,4 @@ def parse(text: str, name: str = "file") -> tuple[Declared, ...]:
 
 def load(path: Path) -> tuple[Declared, ...]:
     """All documents of a file. Raises DefinitionError."""
-    try:
-        return parse(path.read_text(encoding="utf-8"), path.name)
-    except (OSError, UnicodeDecodeError) as error:
-        raise DefinitionError(f"{path} cannot be read as text: {error}.") from None
+    return parse(definitions.text_of(path), path.name)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -15,9 +17,10 @@ import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from streamops.errors import DefinitionError, NameRefusedError
-from streamops.names import checked
+from streamops.names import checked, library, reference
 
-MAX_DEFINITION_BYTES = 256 * 1024
+MAX_BYTES = 256 * 1024
+MIN_SNAPSHOT_MS = 300_000  # between two scheduled snapshots: how often anybody looks whether one is due
 
 # Spark settings that a definition may carry: tuning only. Nothing here can load code, name a file, or open a port.
 ALLOWED_SPARK_CONF = re.compile(
@@ -34,21 +37,24 @@ ALLOWED_SPARK_CONF_TEXT = (
 )
 
 
-def _name(kind: str) -> AfterValidator:
+def _checked(rule: Callable[[object], str]) -> AfterValidator:
     def check(value: str) -> str:
         try:
-            return checked(kind, value)
+            return rule(value)
         except NameRefusedError as error:
             raise ValueError(str(error)) from None
 
     return AfterValidator(check)
 
 
-JobName = Annotated[str, _name("job")]
-VersionName = Annotated[str, _name("version")]
-StageName = Annotated[str, _name("stage")]
-SnapshotName = Annotated[str, _name("snapshot")]
-SourceName = Annotated[str, _name("source")]
+JobName = Annotated[str, _checked(partial(checked, "job"))]
+VersionName = Annotated[str, _checked(partial(checked, "version"))]
+StageName = Annotated[str, _checked(partial(checked, "stage"))]
+SnapshotName = Annotated[str, _checked(partial(checked, "snapshot"))]
+SnapshotReference = Annotated[str, _checked(reference)]  # NAME, or JOB/NAME for another job's
+LibraryName = Annotated[str, _checked(partial(checked, "library"))]
+LibraryReference = Annotated[str, _checked(library)]  # LIBRARY/VERSION
+SourceName = Annotated[str, _checked(partial(checked, "source"))]
 Memory = Annotated[str, Field(pattern=r"^[1-9][0-9]{0,4}[mg]$", description="megabytes or gigabytes, like 800m or 1g")]
 Duration = Annotated[str, Field(pattern=r"^[0-9]+ (millisecond|second|minute|hour|day)s?$")]
 Param = str | int | float | bool
@@ -124,6 +130,11 @@ class Source(_Model):
         return self.http.url
 
 
+# A schema may be a constant of the job's library, so that it can change without the job: fleet_types.PING
+SCHEMA_CONSTANT = re.compile(r"([a-z_][a-z0-9_]*)\.([A-Z][A-Z0-9_]*)")
+EVERY = ("*",)  # as the fields of a sink: every column
+
+
 class InfluxSink(_Model):
     """Points identified by measurement, tags and time, so that a replayed batch overwrites itself."""
 
@@ -134,9 +145,14 @@ class InfluxSink(_Model):
     time: str = "time"
     secret: str = "influx"
 
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The columns that become fields."""
+    def columns(self, there: Iterable[str] = ()) -> tuple[str, ...]:
+        """The columns that become fields: those named, or with ``*`` all that are neither tag nor time.
+
+        Args:
+            there: the columns that there are.
+        """
+        if self.fields == EVERY:
+            return tuple(name for name in there if name not in self.tags and name != self.time)
         return self.fields or (self.field,)
 
 
@@ -192,12 +208,38 @@ class Resources(_Model):
     state_partitions: Annotated[int, Field(ge=1, le=1024)] = 2
 
 
+class Keep(_Model):
+    """How many snapshots to keep: the last ones, and the newest of each hour, day and week that has any (UTC)."""
+
+    last: Annotated[int, Field(ge=1, le=1000)] = 3
+    hourly: Annotated[int, Field(ge=0, le=1000)] = 0
+    daily: Annotated[int, Field(ge=0, le=1000)] = 0
+    weekly: Annotated[int, Field(ge=0, le=1000)] = 0
+
+
+class Snapshots(_Model):
+    """When snapshots are taken by themselves while the job runs, and which are kept. Without ``keep``, all are."""
+
+    every: Duration | None = None  # at whole multiples of it since the epoch, so 1 hour means at the full hour
+    cron: Annotated[str, Field(pattern=r"^[0-9*,/-]+( [0-9A-Za-z*,/#-]+){4}$")] | None = None  # five fields, UTC
+    keep: Keep | None = None
+
+    @model_validator(mode="after")
+    def _one_schedule(self) -> Snapshots:
+        if self.every and self.cron:
+            raise ValueError("choose one of every, cron")
+        if self.every and milliseconds(self.every) < MIN_SNAPSHOT_MS:
+            raise ValueError(f"every: at least {MIN_SNAPSHOT_MS // 60_000} minutes")
+        return self
+
+
 class Definition(_Model):
     """One version of a job."""
 
     job: JobName
     version: VersionName
     code: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*\.py$")]
+    library: LibraryName | None = None  # code that it shares with other jobs; its version is chosen at deploy
     description: str = ""
     guarantee: Literal["exactly-once", "at-least-once"] = "exactly-once"
     trigger: Duration | None = None  # time between batches; none means one batch after the other
@@ -205,8 +247,10 @@ class Definition(_Model):
     sources: Annotated[dict[SourceName, Source], Field(min_length=1)]
     stages: Annotated[dict[StageName, Stage], Field(min_length=1)]
     resources: Resources = Resources()
+    standby_driver: bool = False  # a second driver, warm, that takes over when the first falls silent
     spark: dict[str, Param] = {}
     logging: dict[LoggerName, LogLevel] = {}  # logger -> least level that is kept; INFO where nothing is said
+    snapshots: Snapshots | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> Definition:
@@ -223,9 +267,14 @@ class Definition(_Model):
         writers: dict[tuple[str, str], str] = {}
         for name, stage in self.stages.items():
             for point in (sink.influxdb for sink in stage.sinks if sink.influxdb):
-                for field in point.columns:
-                    other = writers.setdefault((point.measurement, field), name)
-                    if other != name:
+                for field in point.fields or point.columns():
+                    clashes = [
+                        stage
+                        for (measurement, written), stage in writers.items()
+                        if measurement == point.measurement and (written == field or "*" in (written, field))
+                    ]
+                    writers[point.measurement, field] = name
+                    if other := next((stage for stage in clashes if stage != name), None):
                         raise ValueError(
                             f"stages.{name}: measurement {point.measurement} is written by stage {other}; "
                             "points of both could be the same point, so give it another name"
@@ -234,7 +283,8 @@ class Definition(_Model):
             if stage.recount and stage.recount.source not in self.sources:
                 raise ValueError(f"stages.{name}.recount.source: there is no source {stage.recount.source!r}")
             counted = self.sources[stage.recount.source] if stage.recount else None
-            if counted and (not counted.kafka or counted.key or counted.value):
+            named = counted and (counted.key or counted.value or SCHEMA_CONSTANT.fullmatch(counted.fields))
+            if counted and (not counted.kafka or named):
                 raise ValueError(f"stages.{name}.recount: only a topic of JSON values can be recounted in these words")
         return self
 
@@ -264,23 +314,43 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+def documents(text: str, name: str) -> list[Any]:
+    """The YAML documents of a file that a user wrote, empty ones left out.
+
+    Raises:
+        DefinitionError: too large, nested too deeply, or not YAML; names the line and the column.
+    """
+    if len(text.encode()) > MAX_BYTES:
+        raise DefinitionError(f"{name} is larger than {MAX_BYTES} bytes; it says what shall be, it holds no code.")
+    try:
+        return [item for item in yaml.load_all(text, _Loader) if item is not None]
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "unknown line"
+        problem = str(getattr(error, "problem", None) or error).splitlines()[0]
+        raise DefinitionError(f"{name} is not YAML ({where}): {problem}.") from None
+    except RecursionError:
+        raise DefinitionError(f"{name} is nested too deeply; four levels are enough.") from None
+
+
+def text_of(path: Path) -> str:
+    """What a file that a user wrote says. Raises DefinitionError when it cannot be read as text."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DefinitionError(f"{path} cannot be read as text: {error}.") from None
+
+
 def parse(text: str, name: str = "definition") -> Definition:
     """Read a definition from YAML (or JSON) text.
 
     Raises:
         DefinitionError: with the line for broken YAML, or with each wrong field and what is allowed there.
     """
-    if len(text.encode()) > MAX_DEFINITION_BYTES:
-        raise DefinitionError(f"{name} is larger than {MAX_DEFINITION_BYTES} bytes; a definition is a short file.")
-    try:
-        data = yaml.load(text, _Loader)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "unknown line"
-        problem = str(getattr(error, "problem", None) or error).splitlines()[0]
-        raise DefinitionError(f"{name} is not a definition's YAML ({where}): {problem}.") from None
-    except RecursionError:
-        raise DefinitionError(f"{name} is nested too deeply; a definition has four levels.") from None
+    found = documents(text, name)
+    if len(found) > 1:
+        raise DefinitionError(f"{name} holds another document after the first; a definition is one document.")
+    data = found[0] if found else None
     if not isinstance(data, dict):
         raise DefinitionError(f"{name} must be a mapping with at least job, version, code, sources and stages.")
     try:
@@ -294,10 +364,7 @@ def parse(text: str, name: str = "definition") -> Definition:
 
 def load(path: Path) -> Definition:
     """Read a definition file. Raises DefinitionError."""
-    try:
-        return parse(path.read_text(encoding="utf-8"), path.name)
-    except (OSError, UnicodeDecodeError) as error:
-        raise DefinitionError(f"{path} cannot be read as text: {error}.") from None
+    return parse(text_of(path), path.name)
 
 
 def _inside(item: Any, items: Any) -> bool:

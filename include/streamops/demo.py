@@ -26,8 +26,8 @@ from streamops.freshness import Watcher, latenesses, longest_pause, spread
 from streamops.operations import Operation, plan
 from streamops.records import FINAL, DriverStatus, JobRecord
 from streamops.recount import recount_job
-from streamops.recount_report import Report
-from streamops.report.page import page
+from streamops.recount.report import Report
+from streamops.report.upgrade import page
 from streamops.settings import REPOSITORY, Settings
 
 JOB = "trade-analyser"
@@ -140,12 +140,12 @@ class Demo:
         found = records.read(self.store, keys.record(JOB), JobRecord)
         return found.value if found else JobRecord(job=JOB)
 
-    def bring_v1(self, runbooks: Runbooks) -> None:
-        """Have v1 running, whatever an earlier demo left behind; state is continued, never thrown away."""
+    def bring_running(self, runbooks: Runbooks, version: str = "v1") -> None:
+        """Have the job running, in the version given if it was never deployed; state is continued."""
         record = self.record()
         if record.deployment == 0:
-            with self.story.part("Deploy v1 (runbook deploy_job)"):
-                self.run(runbooks, "deploy_job", version="v1")
+            with self.story.part(f"Deploy {version} (runbook deploy_job)"):
+                self.run(runbooks, "deploy_job", version=version)
             return
         if record.desired == "running" and self._ended(record):
             with self.story.part(f"The driver of {JOB} has ended: put the job in order (runbook cancel_job)"):
@@ -155,10 +155,18 @@ class Demo:
             with self.story.part(f"Start {JOB} {record.version} again, from its own checkpoint (runbook start_job)"):
                 self.run(runbooks, "start_job")
         self._wait_running()
+
+    def bring_v1(self, runbooks: Runbooks) -> None:
+        """Have v1 running, whatever an earlier demo left behind; state is continued, never thrown away."""
+        fresh = self.record().deployment == 0
+        self.bring_running(runbooks)
+        if fresh:
+            return
         if self.record().version != "v1":
             name = self.free_name("BackToV1-")
             with self.story.part(f"An earlier demo left {self.record().version} running: go back to v1 through {name}"):
-                self.run(runbooks, "upgrade_job", version="v1", snapshot=name, probation_s=0)
+                added = ("avg_1m", "vol_1s")  # v1 has no such stages
+                self.run(runbooks, "upgrade_job", version="v1", snapshot=name, accept_loss=added, probation_s=0)
         else:
             self.say(f"\n{JOB} v1 is running already; it is used as it is.")
 
@@ -245,11 +253,7 @@ class Demo:
         return {
             "job": JOB,
             "finished": records.now().isoformat(timespec="seconds"),
-            "machine": {
-                "cores": len(os.sched_getaffinity(0)),
-                "memory_bytes": psutil.virtual_memory().total,
-                "system": platform.system(),
-            },
+            "machine": machine(),
             "shown_from_ms": first,
             "shown_to_ms": last,
             "rate": {"asked": RATE, "reached": round(rate, 1)},
@@ -285,10 +289,21 @@ class Demo:
         }
 
 
-def write(report: dict[str, Any], directory: Path) -> tuple[Path, Path]:
-    """Write the report as JSON and as a page, and return their paths."""
+def machine() -> dict[str, Any]:
+    """What the story was told on."""
+    return {
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_bytes": psutil.virtual_memory().total,
+        "system": platform.system(),
+    }
+
+
+def write(
+    report: dict[str, Any], directory: Path, name: str = "demo", page: Callable[[dict[str, Any]], str] = page
+) -> tuple[Path, Path]:
+    """Write a report as JSON and as a page, and return their paths."""
     directory.mkdir(parents=True, exist_ok=True)
-    data, shown = directory / "demo-report.json", directory / "demo-report.html"
+    data, shown = directory / f"{name}-report.json", directory / f"{name}-report.html"
     data.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     shown.write_text(page(report), encoding="utf-8")
     return data, shown

@@ -10,8 +10,9 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from streamops import bodies, cluster_jobs, jobs, keys, locks, receipts, records, steps
+from streamops import bodies, jobs, keys, locks, receipts, records, steps
 from streamops.adapters.object_store import ObjectStore
+from streamops.cluster import jobs as cluster_jobs
 from streamops.errors import ConflictError, LockedError, NotFoundError, RefusedError, StreamOpsError, UnhealthyError
 from streamops.names import CLUSTER, label
 from streamops.operations import OVER, Operation, Owner, Request, StepRecord, plan

@@ -167,10 +167,7 @@ def reserve(work: Work) -> Facts:
     old = jobs.deployment(store, work.job, manifest.deployment)
     version = work.version()
     running = bool(work.operation.facts("check")["running"])
-    cold = not (running and work.request.standby)
-    if not cold and not work.ports.submitter.room_for(version.definition.resources):
-        cold = True
-        work.say("There is no room for a standby beside the running driver: the new one starts cold, after the stop.")
+    cold = not running or steps.starts_cold(work, version)
     facts = steps.install(work, version, manifest, work.number, work.launch, old.params, old.topics)
     update = {"standby": None if cold else work.launch, "last_deployment": work.number}
     jobs.change(store, work.job, {**update, "changed_by": work.operation.id})

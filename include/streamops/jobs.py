@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from streamops import keys, records
 from streamops.adapters.object_store import ObjectStore
@@ -98,6 +98,7 @@ def starts(
     number: int,
     manifest: Manifest | None,
     first: Callable[[str], Offsets],
+    empty: Collection[str] = (),
 ) -> dict[str, StageStart]:
     """From where the state of each stage counts in deployment ``number``.
 
@@ -106,6 +107,7 @@ def starts(
 
     Args:
         first: a source's beginning by its definition, as offsets of that source.
+        empty: stages whose state in the snapshot is not continued; each goes on where it had read to.
     """
     known = manifest.stages if manifest else {}
     lowest: Offsets = {}
@@ -120,4 +122,8 @@ def starts(
             if not lowest.get(source):
                 lowest[source] = first(source).get(source, {})
     fresh = StageStart(since_deployment=number, offsets={s: lowest.get(s, {}) for s in definition.sources})
-    return {name: known[name].start if name in known else fresh for name in definition.stages}
+    found = {name: known[name].start if name in known else fresh for name in definition.stages}
+    for name in set(empty) & set(known) & set(found):
+        read = {source: known[name].offsets.get(source) or lowest.get(source, {}) for source in definition.sources}
+        found[name] = StageStart(since_deployment=number, offsets=read)
+    return found

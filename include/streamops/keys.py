@@ -18,6 +18,26 @@ def runtime(sha256: str) -> str:
     return f"runtimes/{sha256}.zip"
 
 
+def libraries() -> str:
+    """Prefix of all shared libraries."""
+    return "libraries/"
+
+
+def library_versions(library: str) -> str:
+    """Prefix of all published versions of a shared library."""
+    return f"libraries/{checked('library', library)}/"
+
+
+def library(library: str, version: str) -> str:
+    """The archive of a version of a shared library."""
+    return f"{library_versions(library)}{checked('version', version)}/library.zip"
+
+
+def library_manifest(library: str, version: str) -> str:
+    """Written last; a version of a shared library exists when this object exists."""
+    return f"{library_versions(library)}{checked('version', version)}/manifest.json"
+
+
 def versions(job: str) -> str:
     """Prefix of all published versions of a job."""
     return f"artifacts/{checked('job', job)}/"
@@ -124,6 +144,11 @@ def removable(job: str) -> dict[str, tuple[str, ...]]:
         "versions": (versions(job),),
         "record": (lease(job), record(job)),  # the record last: as long as it is there, the job is
     }
+
+
+def second_driver(job: str, launch: str) -> str:
+    """What the second driver of a launch says of itself while the first one works."""
+    return f"jobs/{checked('job', job)}/launches/{checked('snapshot', launch)}/second.json"
 
 
 def warm_up(job: str, launch: str) -> str:

@@ -10,16 +10,18 @@ VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 NODE = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 STAGE = re.compile(r"[a-z_][a-z0-9_]{0,62}")  # a stage is a Python function, so its name is an identifier
 
+LIBRARY = STAGE  # a library is a Python module
+
 CLUSTER = "_cluster"  # the cluster as the object of an operation: no job name, so it can be no job
 
-_RULES = {"job": JOB, "snapshot": SNAPSHOT, "version": VERSION, "stage": STAGE, "source": STAGE}
+_RULES = {"job": JOB, "snapshot": SNAPSHOT, "version": VERSION, "stage": STAGE, "source": STAGE, "library": LIBRARY}
 
 
 def checked(kind: str, name: object) -> str:
     """Return ``name`` unchanged when it is a valid name of its kind.
 
     Args:
-        kind: ``job``, ``snapshot``, ``version``, ``stage`` or ``source``.
+        kind: ``job``, ``snapshot``, ``version``, ``stage``, ``source`` or ``library``.
         name: the candidate; anything that is not text is refused as well.
 
     Raises:
@@ -32,6 +34,31 @@ def checked(kind: str, name: object) -> str:
             f"{shown} is not a {kind} name; use a name that matches {rule.pattern} and has no '..' in it."
         )
     return name
+
+
+def reference(text: object) -> str:
+    """Return ``text`` unchanged when it names a snapshot: NAME of the same job, or JOB/NAME.
+
+    Raises:
+        NameRefusedError: a part of it is no name.
+    """
+    job, slash, name = str(text).rpartition("/")
+    if slash:
+        checked("job", job)
+    checked("snapshot", name)
+    return str(text)
+
+
+def library(text: object) -> str:
+    """Return ``text`` unchanged when it names a version of a library: LIBRARY/VERSION.
+
+    Raises:
+        NameRefusedError: a part of it is no name.
+    """
+    name, _, version = str(text).partition("/")
+    checked("library", name)
+    checked("version", version)
+    return str(text)
 
 
 def scope(name: str) -> str:

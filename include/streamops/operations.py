@@ -6,13 +6,24 @@ points from is the one list that ``plan`` returns; ``engine.py`` has the body of
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from streamops.definitions import LoggerName, LogLevel, Param, SnapshotName, SourceName, VersionName
+from streamops.definitions import (
+    LibraryReference,
+    LoggerName,
+    LogLevel,
+    Param,
+    SnapshotName,
+    SnapshotReference,
+    SourceName,
+    StageName,
+    VersionName,
+)
 from streamops.errors import NameRefusedError, NotFoundError
 from streamops.names import CLUSTER, scope
 from streamops.records import JobRecord, now
@@ -39,6 +50,15 @@ GOING_BACK = ("rollback_job", "restore_job")  # continue from an earlier snapsho
 LEAVE_RUNNING = ("upgrade_job", *GOING_BACK)  # the job is stopped only to run again in the same operation
 
 
+def operation_id(runbook: str, *of: str) -> str:
+    """The id of an operation: readable, a valid name, and always the same for the same origin.
+
+    Args:
+        of: what it follows from, such as a DAG and its run; different origins give different ids.
+    """
+    return f"{runbook}-{hashlib.sha256('/'.join(of).encode()).hexdigest()[:12]}"
+
+
 def _scope(value: str) -> str:
     try:
         return scope(value)
@@ -56,13 +76,16 @@ class Request(BaseModel):
     version: VersionName | None = None  # deploy, upgrade: the published version
     # snapshot, upgrade: the name to give (default: made from the id); rollback, restore: the one to go back to
     snapshot: SnapshotName | None = None
-    from_snapshot: str | None = Field(None, pattern=r"^([a-z0-9][a-z0-9-]{0,62}/)?[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")
+    from_snapshot: SnapshotReference | None = None
     from_scratch: bool = False  # deploy: with empty state although there is state to start from
     cancel: bool = False  # snapshot: stop the job first, and leave it stopped
     fork: bool = False  # deploy: the snapshot may be another job's
+    accept_loss: tuple[StageName, ...] = ()  # stages whose state may be lost: an explicit yes for each
     params: dict[str, Param] = {}
     topics: dict[SourceName, str] = {}
     addresses: dict[SourceName, str] = {}  # of sources that are not topics: a directory or a URL
+    # LIBRARY/VERSION. deploy, upgrade: of this job; shutdown, restart: of every job that uses the library
+    library: LibraryReference | None = None
     logging: dict[LoggerName, LogLevel] = {}  # deploy, upgrade: levels over those of the definition
     healthy_timeout_s: int = Field(180, ge=10, le=3600)
     stop_timeout_s: int = Field(60, ge=5, le=3600)
@@ -90,6 +113,8 @@ class Request(BaseModel):
             raise ValueError("from_snapshot, from_scratch: choose one; a start from scratch has no snapshot")
         if (self.from_snapshot or self.from_scratch or self.fork) and self.runbook != "deploy_job":
             raise ValueError("from_snapshot, from_scratch, fork: only deploy_job has these")
+        if self.accept_loss and self.runbook not in ("deploy_job", "upgrade_job"):
+            raise ValueError("accept_loss: only deploy_job and upgrade_job continue another version's state")
         if self.fork and not self.from_snapshot:
             raise ValueError("fork: needs from_snapshot, the other job's snapshot as JOB/NAME")
         if (self.runbook in CLUSTER_RUNBOOKS) != (self.job == CLUSTER):
@@ -98,8 +123,8 @@ class Request(BaseModel):
             raise ValueError("size, change, nodes: only scale_cluster has these")
         if self.size is not None and self.change is not None:
             raise ValueError("size, change: choose one")
-        if self.from_snapshot and ".." in self.from_snapshot:
-            raise ValueError("from_snapshot: a name has no '..' in it")
+        if self.library and self.runbook not in ("deploy_job", "upgrade_job", "shutdown_cluster", "restart_cluster"):
+            raise ValueError("library: only deploy_job, upgrade_job, shutdown_cluster and restart_cluster have it")
         if self.runbook == "restore_job" and self.snapshot is None:
             raise ValueError("snapshot: restore_job needs the name of a snapshot of this job")
         if self.runbook in GOING_BACK and (self.version or self.params or self.topics):

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from streamops.adapters.object_store import ObjectStore
+from streamops.cluster.membership import Master, Program
+from streamops.cluster.nodes import Inventory
 from streamops.definitions import Resources
 from streamops.errors import NotFoundError
-from streamops.membership import Master, Program
-from streamops.nodes import Inventory
 from streamops.operations import Owner
 from streamops.records import Offsets
 from streamops.submission import Submission

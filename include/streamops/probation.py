@@ -14,7 +14,7 @@ from statistics import median
 from streamops import checkpoints, jobs, keys
 from streamops.cost import distance
 from streamops.health import Health
-from streamops.records import FINAL, DriverStatus, Offsets, StageStatus, State, now
+from streamops.records import FINAL, DriverStatus, Offsets, State, now
 from streamops.steps import Facts, Work
 
 MOST_RELAUNCHES = 2  # of the driver by the master, within the probation
@@ -182,13 +182,9 @@ def _measure(work: Work, stage: str, status: DriverStatus, since: datetime, mome
         lag=distance(found.offsets, ends),
         rate=rate,
         batch_s=found.batch_ms / 1000,
-        rows=_rows(found),
+        rows=found.output_rows,
         expected=expected_writes(old, stage, seconds, rate),
     )
-
-
-def _rows(stage: StageStatus) -> int:
-    return stage.output_rows
 
 
 def _samples(work: Work, stage: str, since: datetime, there: Callable[[int], Offsets]) -> tuple[Sample, ...]:

@@ -27,6 +27,7 @@ class Ran(BaseModel):
     artifact_sha256: str
     runtime_sha256: str
     from_snapshot: str | None = None
+    library: str | None = None  # LIBRARY/VERSION and the hash of its archive
 
 
 class Moved(BaseModel):
@@ -122,6 +123,7 @@ def _ran(found: Deployment) -> Ran:
         artifact_sha256=found.artifact_sha256,
         runtime_sha256=found.runtime_sha256,
         from_snapshot=found.from_snapshot,
+        library=f"{found.library.label} {found.library.sha256}" if found.library else None,
     )
 
 
@@ -148,6 +150,7 @@ def lines(found: Receipt) -> Iterator[str]:
         yield (
             f"  {which}: {ran.version}, deployment {ran.deployment}{origin}, "
             f"artifact {ran.artifact_sha256[:12]}, runtime {ran.runtime_sha256[:12]}"
+            + (f", library {ran.library.split()[0]}" if ran.library else "")
         )
     if found.snapshot:
         yield f"  snapshot: {found.snapshot}"

@@ -63,8 +63,24 @@ class StageStart(_Model):
     offsets: Offsets = {}  # empty means: from the source's own start
 
 
+class LibraryUse(_Model):
+    """A version of a shared library, with the hash of its archive."""
+
+    name: str
+    version: str
+    sha256: str
+
+    @property
+    def label(self) -> str:
+        """As people write it."""
+        return f"{self.name}/{self.version}"
+
+
 class Deployment(_Model):
-    """One lineage of a version with its own checkpoint location. Never changed after it is written."""
+    """One lineage of a version with its own checkpoint location.
+
+    Never changed after it is written, but for the library: a restart of the cluster may bring its jobs back on another.
+    """
 
     job: str
     number: int
@@ -78,6 +94,7 @@ class Deployment(_Model):
     params: dict[str, Param] = {}  # set at deploy, over those of the definition
     topics: dict[str, str] = {}  # source -> topic, directory or URL, set at deploy
     logging: dict[str, str] = {}  # logger -> level, set at deploy
+    library: LibraryUse | None = None
     stages: dict[str, StageStart] = {}
 
 

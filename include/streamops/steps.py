@@ -11,7 +11,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from streamops import artifacts, checkpoints, checks, health, jobs, keys, leases, receipts, records, removal, snapshots
+from streamops import (
+    artifacts,
+    checkpoints,
+    checks,
+    health,
+    jobs,
+    keys,
+    leases,
+    libraries,
+    receipts,
+    records,
+    removal,
+    snapshots,
+    verdicts,
+)
 from streamops.artifacts import ArtifactManifest
 from streamops.definitions import milliseconds
 from streamops.errors import StreamOpsError, UnhealthyError
@@ -19,7 +33,7 @@ from streamops.health import Health
 from streamops.names import label
 from streamops.operations import LEAVE_RUNNING, Operation, Request
 from streamops.ports import Ports
-from streamops.records import Control, Deployment, JobRecord, Offsets
+from streamops.records import Control, Deployment, JobRecord, LibraryUse, Offsets
 from streamops.snapshots import Manifest, Origin
 from streamops.submission import Submission
 
@@ -69,6 +83,14 @@ class Work:
         """An upgrade that submits only after the stop."""
         return bool(self.operation.facts("reserve").get("cold"))
 
+    def empty(self, version: ArtifactManifest) -> frozenset[str]:
+        """Stages whose earlier state is not continued, as the check found and somebody accepted.
+
+        Only in the version that was asked for: what is taken back gets all of its state back.
+        """
+        found = self.operation.facts("check").get("empty", ())
+        return frozenset(found if version.version == self.request.version else ())
+
     def origin(self) -> Origin:
         owner = self.operation.owner
         run = f"{owner.dag_id}/{owner.run_id}" if owner.kind == "airflow" else ""
@@ -116,7 +138,7 @@ class Work:
 
 
 def check(work: Work) -> Facts:
-    return checks.check(checks.Case(work.ports, work.operation, work.operation.before))
+    return checks.check(checks.Case(work.ports, work.operation, work.operation.before, work.say))
 
 
 def reserve(work: Work) -> Facts:
@@ -146,15 +168,22 @@ def _reserve_start(work: Work) -> Facts:
 
 def _reserve_upgrade(work: Work) -> Facts:
     version = work.version()
-    cold = not work.request.standby
-    if not cold and not work.ports.submitter.room_for(version.definition.resources):
-        cold = True
-        work.say("There is no room for a standby beside the running driver: the new one starts cold, after the stop.")
+    cold = starts_cold(work, version)
     # The starts of new stages are known only after the stop: export_and_restore completes the record.
     write_deployment(work, version, None, work.number, *_inherited(work))
     standby = None if cold else work.launch
     jobs.change(work.ports.store, work.job, {"standby": standby, "last_deployment": work.number, **_by(work)})
     return {"launch": work.launch, "deployment": work.number, "cold": cold}
+
+
+def starts_cold(work: Work, version: ArtifactManifest) -> bool:
+    """Whether the new driver starts only after the stop: no standby was asked for, or there is no room for one."""
+    if not work.request.standby:
+        return True
+    if work.ports.submitter.room_for(version.definition.resources):
+        return False
+    work.say("There is no room for a standby beside the running driver: the new one starts cold, after the stop.")
+    return True
 
 
 def _inherited(work: Work) -> tuple[Mapping[str, Any], Mapping[str, str]]:
@@ -181,7 +210,8 @@ def install(
     facts: Facts = {"deployment": number, "launch": launch, "version": version.version}
     if manifest is not None:
         target = keys.epoch(work.job, number, jobs.next_epoch(store, work.job, launch))
-        restored = snapshots.restore(store, manifest, target, version.definition.stages, say=work.say)
+        stages = [stage for stage in version.definition.stages if stage not in work.empty(version)]
+        restored = snapshots.restore(store, manifest, target, stages, say=work.say)
         facts |= {"from_snapshot": f"{manifest.job}/{manifest.name}", "batches": restored}
     return facts
 
@@ -203,6 +233,7 @@ def write_deployment(
             f"the job record is behind. See 'streamops operations show {found.value.created_by}'."
         )
     places = jobs.topics(version.definition, topics)
+    library = found.value.library if found else _library(work, version, manifest)
     deployment = Deployment(
         job=work.job,
         number=number,
@@ -216,13 +247,21 @@ def write_deployment(
         params=dict(params),
         topics=dict(topics),
         logging=_levels(work),
-        stages=jobs.starts(version.definition, number, manifest, work.first(version, places)),
+        library=library,
+        stages=jobs.starts(version.definition, number, manifest, work.first(version, places), work.empty(version)),
     )
     records.write(store, keys.deployment(work.job, number), deployment, new=found is None)
     work.say(
         f"Deployment {number} of {work.job} is {version.version}, from {deployment.from_snapshot or 'empty state'}"
     )
     return deployment
+
+
+def _library(work: Work, version: ArtifactManifest, manifest: Manifest | None) -> LibraryUse | None:
+    """The shared library of a new deployment: that of the one whose state it continues, unless another is asked for."""
+    number = manifest.deployment if manifest and manifest.job == work.job else work.before.deployment
+    before = jobs.deployment(work.ports.store, work.job, number).library if number else None
+    return libraries.choose(work.ports.store, version.definition, work.request.library, before)
 
 
 def _levels(work: Work) -> dict[str, str]:
@@ -252,16 +291,21 @@ def give(work: Work, version: str | None, number: int, launch: str) -> None:
 
 def submission(work: Work, version: ArtifactManifest, number: int, launch: str) -> Submission:
     """What to put on the cluster: exactly what the deployment recorded."""
-    deployment = jobs.deployment(work.ports.store, work.job, number)
+    return recorded(jobs.deployment(work.ports.store, work.job, number), version, launch)
+
+
+def recorded(deployment: Deployment, version: ArtifactManifest, launch: str) -> Submission:
+    """The submission of a launch of a deployment."""
     return Submission(
-        job=work.job,
+        job=deployment.job,
         version=deployment.version,
-        deployment=number,
+        deployment=deployment.number,
         launch=launch,
         artifact_sha256=deployment.artifact_sha256,
         runtime_sha256=deployment.runtime_sha256,
         resources=version.definition.resources,
         spark=dict(version.definition.spark),
+        library=deployment.library,
     )
 
 
@@ -368,11 +412,12 @@ def export_and_restore(work: Work) -> Facts:
     store = work.ports.store
     epoch = jobs.next_epoch(store, work.job, work.launch)
     target = keys.epoch(work.job, work.number, epoch)
-    facts = _export(work, live=False, also_to=target, also_stages=tuple(version.definition.stages))
+    continued = tuple(stage for stage in version.definition.stages if stage not in work.empty(version))
+    facts = _export(work, live=False, also_to=target, also_stages=continued)
     manifest = draft(work, facts)
     write_deployment(work, version, manifest, work.number, *_inherited(work))
     kept = {name: stage.batch for name, stage in manifest.stages.items() if stage.batch >= 0}
-    here = {name: batch for name, batch in kept.items() if name in version.definition.stages}
+    here = {name: batch for name, batch in kept.items() if name in continued}
     checkpoints.mark_ready(store, f"{target}ready.json", here, f"snapshot {manifest.job}/{manifest.name}")
     return facts | {"epoch": epoch, "restored": here}
 
@@ -380,7 +425,8 @@ def export_and_restore(work: Work) -> Facts:
 def _export(work: Work, *, live: bool, also_to: str | None = None, also_stages: tuple[str, ...] = ()) -> Facts:
     store, number = work.ports.store, work.before.deployment
     deployment = jobs.deployment(store, work.job, number)
-    stages = work.version(deployment.version).definition.stages
+    version = work.version(deployment.version)
+    stages = version.definition.stages
     step = "export_and_restore" if also_to else "export"
     attempt = f"{work.operation.id}-{work.operation.steps[step].tries}"
     began = time.monotonic()
@@ -395,6 +441,7 @@ def _export(work: Work, *, live: bool, also_to: str | None = None, also_stages: 
         free_bytes=work.ports.free_bytes(),
         also_to=also_to,
         also_stages=also_stages,
+        fingerprints=verdicts.stored(version, deployment.params),
         say=work.say,
     )
     store.put(keys.snapshot_draft(work.job, attempt), manifest.model_dump_json().encode())

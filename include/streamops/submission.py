@@ -14,13 +14,24 @@ from pathlib import Path
 from streamops import keys
 from streamops.definitions import ALLOWED_SPARK_CONF, ALLOWED_SPARK_CONF_TEXT, Param, Resources
 from streamops.errors import NotFoundError, RefusedError
+from streamops.records import LibraryUse
 from streamops.settings import Settings
 
 _MAIN = "org.apache.spark.deploy.SparkSubmit"
-# The check of a failed batch's message runs a deep regular expression: without a large stack it overflows.
-# The driver plans and waits: compiling less starts it sooner, and one collector thread keeps it small.
-_DRIVER_JAVA = (
-    "-Xss16m -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=192m -XX:+UseSerialGC -XX:+ExitOnOutOfMemoryError"
+# A driver is started by Spark's own submission inside a worker, which leaves out what Spark opens elsewhere by itself
+# (JavaModuleOptions): sources in Python hand their rows over through Arrow, which needs direct buffers.
+_OPENED = (
+    "java.lang java.lang.invoke java.lang.reflect java.io java.net java.nio java.util java.util.concurrent "
+    "java.util.concurrent.atomic jdk.internal.ref sun.nio.ch sun.nio.cs sun.security.action sun.util.calendar"
+).split()
+_DRIVER_JAVA = " ".join(
+    (
+        *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED),
+        "-Dio.netty.tryReflectionSetAccessible=true",
+        "-Xss16m",  # the check of a failed batch's message runs a deep regular expression, and would overflow
+        # The driver plans and waits: compiling less starts it sooner, and one collector thread keeps it small.
+        "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=192m -XX:+UseSerialGC -XX:+ExitOnOutOfMemoryError",
+    )
 )
 # Nearly all that a batch allocates dies with it: half of the heap is for the young, and all of it is there at once.
 _EXECUTOR_JAVA = "-XX:+UseSerialGC -XX:NewRatio=1 -XX:+ExitOnOutOfMemoryError"
@@ -39,6 +50,7 @@ class Submission:
     runtime_sha256: str
     resources: Resources = field(default_factory=Resources)
     spark: dict[str, Param] = field(default_factory=dict)
+    library: LibraryUse | None = None
 
 
 def executor_cores(resources: Resources, spark: dict[str, Param]) -> int:
@@ -88,6 +100,9 @@ def spark_conf(settings: Settings, submission: Submission) -> dict[str, str]:
 def application_args(settings: Settings, submission: Submission) -> list[str]:
     """Everything after the jar: the inner submission, which runs on the node that hosts the driver."""
     conf = [part for key, value in spark_conf(settings, submission).items() for part in ("--conf", f"{key}={value}")]
+    library: list[str] = []
+    if used := submission.library:
+        library = ["--library", keys.library(used.name, used.version), "--library-sha256", used.sha256]
     return [
         "--master", settings.spark_master,
         "--properties-file", f"{settings.node_dir}/spark-defaults.conf",
@@ -102,6 +117,7 @@ def application_args(settings: Settings, submission: Submission) -> list[str]:
         "--artifact-sha256", submission.artifact_sha256,
         "--runtime", keys.runtime(submission.runtime_sha256),
         "--runtime-sha256", submission.runtime_sha256,
+        *library,
     ]  # fmt: skip
 
 

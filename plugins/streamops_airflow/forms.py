@@ -49,6 +49,35 @@ def seconds(title: str, default: int, description: str, least: int = 10) -> Para
     return Param(default, type="integer", minimum=least, maximum=3600, title=title, description=description)
 
 
+def standby() -> Param:
+    """Whether the next driver warms up beside the present one."""
+    return flag(
+        "Warm standby",
+        "Start the new driver before the present one stops, for the shortest gap; needs free cores on the cluster, "
+        "and falls back to a cold start without them.",
+        default=True,
+    )
+
+
+def going_back() -> dict[str, Param]:
+    """How a job continues from an earlier snapshot; the same for a rollback and a restore."""
+    return {
+        "standby": standby(),
+        "healthy_timeout_s": seconds(
+            "Healthy within (s)", 180, "If it is not healthy by then, what ran before runs again."
+        ),
+        "stop_timeout_s": seconds(
+            "Stopped within (s)", 60, "The time for the batch in flight; a driver that takes longer loses the lease."
+        ),
+        "catch_up_s": seconds(
+            "Wait for catching up (s)", 300, "How long the recount waits for what is processed again.", least=0
+        ),
+        "recount": flag(
+            "Recount", "Afterwards recompute what was written again from the topic and compare.", default=True
+        ),
+    }
+
+
 def mapping(title: str, description: str, values: list[str]) -> Param:
     """Names to values, as a JSON object."""
     schema = {"additionalProperties": {"type": values}}
@@ -74,3 +103,31 @@ def addresses() -> Param:
 def levels() -> Param:
     """Log levels by logger."""
     return mapping("Log levels", 'Least level by logger, e.g. {"source.beta": "DEBUG"}.', ["string"])
+
+
+def accept_loss() -> Param:
+    """Stages whose state may be lost."""
+    return Param(
+        [],
+        type=["array", "null"],
+        items={"type": "string", "pattern": _whole(names.STAGE.pattern)},
+        title="Accept loss of state",
+        description="Stages, one a line, whose state may be lost: those that check says are dropped or unknown.",
+    )
+
+
+def optional_job(description: str) -> Param:
+    """One job, or all."""
+    pattern = _whole(names.JOB.pattern)
+    return Param(None, type=["null", "string"], pattern=pattern, title="Job", description=description)
+
+
+def days(title: str, default: int, description: str) -> Param:
+    """A number of days; 0 is allowed."""
+    return Param(default, type="integer", minimum=0, maximum=3650, title=title, description=description)
+
+
+def library(description: str) -> Param:
+    """A version of a shared library."""
+    pattern = _whole(f"{names.LIBRARY.pattern}/{names.VERSION.pattern}")
+    return Param(None, type=["null", "string"], pattern=pattern, title="Shared library", description=description)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from streamops.follow import request
 from streamops.names import CLUSTER
-from streamops.operations import CLUSTER_RUNBOOKS, Owner, Request
+from streamops.operations import CLUSTER_RUNBOOKS, Owner, Request, operation_id
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -23,11 +22,6 @@ DAG_ARGS: dict[str, Any] = {
     "is_paused_upon_creation": False,
     "default_args": {"owner": "streamops", **RETRIES},
 }
-
-
-def operation_id(dag_id: str, run_id: str) -> str:
-    """The operation of a DAG run: readable, a valid name, and different for different runs."""
-    return f"{dag_id}-{hashlib.sha256(f'{dag_id}/{run_id}'.encode()).hexdigest()[:12]}"
 
 
 @dataclass(frozen=True)
@@ -54,11 +48,11 @@ def of(context: Context) -> Run:
     asked = request(dag_run.dag_id, **{name: value for name, value in params.items() if name in Request.model_fields})
     user = getattr(dag_run, "triggering_user_name", None) or "unknown"
     owner = Owner(kind="airflow", dag_id=dag_run.dag_id, run_id=dag_run.run_id, user=user)
-    return Run(asked, owner, operation_id(dag_run.dag_id, dag_run.run_id))
+    return Run(asked, owner, operation_id(dag_run.dag_id, dag_run.dag_id, dag_run.run_id))
 
 
 def place(context: Context) -> tuple[str, str]:
     """Job (or the cluster) and operation id, also of a run whose other values are not a valid request."""
     dag_run = context["dag_run"]
     scope = CLUSTER if dag_run.dag_id in CLUSTER_RUNBOOKS else str(context["params"]["job"])
-    return scope, operation_id(dag_run.dag_id, dag_run.run_id)
+    return scope, operation_id(dag_run.dag_id, dag_run.dag_id, dag_run.run_id)

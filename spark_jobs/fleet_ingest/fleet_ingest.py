@@ -1,7 +1,8 @@
 """Pings of two fleets as points identified by vehicle and time; the newest point of a vehicle is where it is."""
 
-from ping import pings
 from pyspark.sql import DataFrame
+
+from fleet_types import pings
 
 
 def vehicles(alpha: DataFrame, beta: DataFrame) -> DataFrame:

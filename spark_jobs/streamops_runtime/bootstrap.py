@@ -20,6 +20,7 @@ os.environ["TZ"] = "UTC"  # rows carry naive times; UTC makes them mean what the
 time.tzset()
 
 RELAUNCH = 75
+LIBRARY = "library.zip"  # Python imports from it as it is
 
 
 def main() -> int:
@@ -28,6 +29,8 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     for name in ("job", "launch", "deployment", "bucket", "artifact", "artifact-sha256", "runtime", "runtime-sha256"):
         parser.add_argument(f"--{name}", required=True)
+    parser.add_argument("--library")
+    parser.add_argument("--library-sha256")
     args = parser.parse_args()
     threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
 
@@ -49,7 +52,9 @@ def main() -> int:
 
     phases["context"] = int((ready - begun) * 1000)
     phases["boot"] = int((time.monotonic() - begun) * 1000)
-    launch = Launch(args.job, args.launch, int(args.deployment), work / "artifact", work / "artifact.zip", phases)
+    library = work / LIBRARY if args.library else None
+    archive = work / "artifact.zip"
+    launch = Launch(args.job, args.launch, int(args.deployment), work / "artifact", archive, phases, library)
     code = run(context, launch)
     shutil.rmtree(work, ignore_errors=True)
     return code
@@ -64,6 +69,8 @@ def _bring(args: argparse.Namespace, work: Path) -> dict:
     known = runtime.is_dir()
     if not known:
         _fetch(f"s3a://{args.bucket}/{args.runtime}", work / "runtime.zip", args.runtime_sha256)
+    if args.library:
+        _fetch(f"s3a://{args.bucket}/{args.library}", work / LIBRARY, args.library_sha256)
     times.append(time.monotonic())
     _unpack(work / "artifact.zip", work / "artifact")
     if not known:

@@ -19,6 +19,7 @@ def local_spark() -> Iterator[SparkSession]:
     os.environ["TZ"] = "UTC"
     time.tzset()
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # for user functions: Spark would take any python3
     temporary = tempfile.mkdtemp(prefix="streamops-")
     with _quiet_stderr():
         spark = (

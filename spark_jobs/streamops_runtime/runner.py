@@ -41,6 +41,8 @@ from streamops_runtime.work import Work
 RELAUNCH = 75
 _PATIENCE_S = 300.0  # with an object store that does not answer
 _LOOK_S = 0.2
+_SPEAKS_S = 3.0  # a driver that works says so every second
+_SILENT_S = 4.0
 
 log = logging.getLogger("runner")
 T = TypeVar("T")
@@ -56,6 +58,7 @@ class Launch:
     artifact: Path
     archive: Path
     phases_ms: dict[str, int]
+    library: Path | None = None  # the archive of the shared library
 
 
 def _driver_id(directory: str) -> str:
@@ -99,6 +102,7 @@ class Driver:
         self.definition = Definition.model_validate_json((launch.artifact / "definition.json").read_text())
         self.phases_ms = dict(launch.phases_ms)
         self.holder = uuid.uuid4().hex
+        self.status_key = keys.status(launch.job, launch.launch)
         self.begun = time.monotonic()
         moment = records.now()
         self.status = DriverStatus(
@@ -123,6 +127,9 @@ class Driver:
         role = self.role(record)
         if role == "nobody":
             return self.end(State.STOPPED, f"the job record names launch {record.launch}, not this one")
+        second = role == "writer" and self.definition.standby_driver and self.another_works()
+        if second:
+            self.status_key = keys.second_driver(self.launch.job, self.launch.launch)
         self.publish(State.STARTING)
         deployment = self.patiently(lambda: self.deployment())
         set_levels(self.definition.logging, deployment.logging)
@@ -139,6 +146,16 @@ class Driver:
                 return self.end(State.STOPPED, word)
             # Where new stages begin is known only since the old version stopped.
             work.begin_at(self.patiently(self.deployment))
+        if second:
+            work.warm_up()
+            self.mark("warm_up")
+            word = self.watch_over()
+            self.mark("second")
+            self.store.delete([self.status_key])
+            if word is not None:
+                log.info("ends: %s", word)
+                return 0
+            self.status_key = keys.status(self.launch.job, self.launch.launch)
         if self.command() == "stop":
             return self.end(State.STOPPED, "asked to stop before it had begun")
         try:
@@ -197,6 +214,52 @@ class Driver:
                 last = time.monotonic()
             time.sleep(_LOOK_S / 2)
 
+    # --- the second driver of a launch
+
+    def first(self) -> DriverStatus | None:
+        """What the driver that writes says of itself."""
+        found = self.patiently(
+            lambda: records.read(self.store, keys.status(self.launch.job, self.launch.launch), DriverStatus)
+        )
+        return found.value if found and found.value.holder != self.holder else None
+
+    def another_works(self) -> bool:
+        """Whether another driver of this launch speaks: then this one is the second."""
+        before, deadline = self.first(), time.monotonic() + _SPEAKS_S
+        while before is not None and before.state not in FINAL and time.monotonic() < deadline:
+            time.sleep(_LOOK_S)
+            now = self.first()
+            if now is not None and now.updated != before.updated:
+                return True
+        return False
+
+    def watch_over(self) -> str | None:
+        """Wait, warm, until the first driver has fallen silent; None then, else the reason to end.
+
+        Taking over too early does no harm: whoever held the lease before is refused from then on.
+        """
+        log.info("second driver: warm, watches over the first")
+        told, heard, looked = 0.0, time.monotonic(), time.monotonic()
+        last = self.first()
+        while True:
+            now, moment = self.first(), time.monotonic()
+            if now is None or last is None or now.updated != last.updated or moment - looked > _SPEAKS_S:
+                heard = moment  # what could not be looked at meanwhile is no silence
+            last, looked = now, moment
+            if now is not None and now.state in FINAL:
+                return f"the first driver is {now.state}"
+            if moment - heard > _SILENT_S:
+                log.warning("the first driver says nothing for %.1f s; taking over", moment - heard)
+                return None
+            if self.command() == "stop":
+                return "asked to stop"
+            if moment - told > 2:
+                if self.role(self.patiently(self.record)) != "writer":
+                    return "the job record names another launch"
+                self.publish(State.STANDBY)
+                told = moment
+            time.sleep(_LOOK_S)
+
     # --- what it writes
 
     def mark(self, phase: str) -> None:
@@ -212,7 +275,7 @@ class Driver:
         update = {"state": state, "reason": reason, "updated": records.now(), "phases_ms": dict(self.phases_ms), **more}
         self.status = self.status.model_copy(update=update)
         try:
-            records.write(self.store, keys.status(self.launch.job, self.launch.launch), self.status)
+            records.write(self.store, self.status_key, self.status)
         except StreamOpsError as error:
             log.warning("status is not published: %s", error)
 

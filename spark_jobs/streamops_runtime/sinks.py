@@ -62,7 +62,7 @@ class LogWriter:
 
 def point(sink: InfluxSink, row: Row) -> str | None:
     """A row as line protocol; None when it has no value or no time. Fields without a value are left out."""
-    values = {name: row[name] for name in sink.columns if row[name] is not None}
+    values = {name: row[name] for name in sink.columns(row.__fields__) if row[name] is not None}
     moment = row[sink.time]
     if not values or moment is None:
         return None
@@ -109,13 +109,13 @@ def check_columns(definition: Definition, stage: str, schema: StructType) -> Non
         if sink.influxdb is None:
             continue
         where = f"stages.{stage}.sinks.{number}.influxdb"
-        for name in (*sink.influxdb.tags, *sink.influxdb.columns, sink.influxdb.time):
+        for name in (*sink.influxdb.tags, *sink.influxdb.columns(columns), sink.influxdb.time):
             if name not in columns:
                 raise DefinitionError(f"{where} names column {name}, but {stage} gives {', '.join(columns)}.")
         kind = columns[sink.influxdb.time].simpleString()
         if kind not in ("timestamp", "timestamp_ntz", "date", "bigint", "int"):
             raise DefinitionError(f"{where}.time: column {sink.influxdb.time} is {kind}; it must be a timestamp.")
-        for name in sink.influxdb.columns:
+        for name in sink.influxdb.columns(columns):
             kind = columns[name].simpleString()
             texts, allowed = (("string",), "a number or text") if sink.influxdb.fields else ((), "a number")
             if not kind.startswith(("bigint", "int", "smallint", "tinyint", "double", "float", "decimal", *texts)):

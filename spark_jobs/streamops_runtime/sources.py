@@ -7,6 +7,7 @@ years ahead would otherwise silence the job for good.
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections.abc import Mapping
 
@@ -24,7 +25,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from streamops.definitions import Source, milliseconds
+from streamops.definitions import SCHEMA_CONSTANT, Source, milliseconds
 from streamops.errors import DefinitionError
 
 _RAW = "__streamops"
@@ -35,7 +36,7 @@ _FARTHEST_US = 1 << 62  # beyond any clock, and safe to add to
 def schema_of(name: str, source: Source) -> StructType:
     """The declared schema, checked. Raises DefinitionError."""
     try:
-        schema = StructType.fromDDL(source.fields)
+        schema = StructType.fromDDL(_declared(source.fields))
     except (PySparkException, ValueError) as error:
         message = str(error).strip().splitlines()[0][:200]
         raise DefinitionError(
@@ -62,6 +63,17 @@ def schema_of(name: str, source: Source) -> StructType:
                 "it must be a timestamp or a number of milliseconds or seconds."
             )
     return schema
+
+
+def _declared(text: str) -> str:
+    """The schema itself, or what the constant of the shared library that it names says."""
+    found = SCHEMA_CONSTANT.fullmatch(text.strip())
+    if found is None:
+        return text
+    try:
+        return str(getattr(importlib.import_module(found[1]), found[2]))
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"{text} is not there ({error}); it names a constant of the job's library") from None
 
 
 # Spark's reader asks the broker for the partition's first and last offset before every poll, and throws away what

@@ -28,6 +28,7 @@ class RunningStage:
     name: str
     gate: Gate
     query: StreamingQuery | None = None
+    held: bool = False  # not started yet, on purpose
     restarts: int = 0  # since its last commit
     failures: int = 0  # in all
     restart_at: float = 0.0
@@ -36,6 +37,8 @@ class RunningStage:
     @property
     def ended(self) -> bool:
         """Whether the query has ended, for whatever reason."""
+        if self.held:
+            return False
         return self.query is None or not self.query.isActive
 
 
@@ -79,6 +82,8 @@ def stop_at_boundary(stages: list[RunningStage], stopping: threading.Event, time
     but never while a trigger is active: interrupting a Python batch ends in a stack overflow in Spark.
     """
     stopping.set()
+    for stage in stages:
+        stage.held = False  # it has no query to end
     deadline = time.monotonic() + timeout_s
     idle_since: dict[str, float] = {}
     while time.monotonic() < deadline:

@@ -1,7 +1,8 @@
 """Check a job before it is published: ``python -m streamops_runtime.validate DIR VERSION``.
 
 Builds every stage's plan over empty streams of the declared schema, so that a wrong argument, an unknown column
-or an unsupported plan is refused here and not on the cluster. Prints one JSON object; exit code 1 if refused.
+or an unsupported plan is refused here and not on the cluster. Prints one JSON object with each stage's columns and
+fingerprint; exit code 1 if refused.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from streamops.artifacts import definition_file
 from streamops.definitions import Definition, load
 from streamops.errors import DefinitionError, StreamOpsError
 from streamops_runtime import code
+from streamops_runtime.fingerprint import fingerprint
 from streamops_runtime.local import local_spark
 from streamops_runtime.sinks import check_columns
 from streamops_runtime.sources import accepted, schema_of
@@ -42,6 +44,20 @@ def check(spark: SparkSession, definition: Definition, directory: Path) -> dict[
             check_columns(definition, stage, result.schema)
             _check_output(spark, definition, stage, result, temporary)
             found[stage] = [f"{field.name} {field.dataType.simpleString()}" for field in result.schema.fields]
+    return found
+
+
+def fingerprints(spark: SparkSession, definition: Definition, directory: Path) -> dict[str, Any]:
+    """Each stage's fingerprint. A plan that cannot be read has none, and its verdict will be *unknown*."""
+    found = {}
+    with tempfile.TemporaryDirectory() as temporary:
+        for stage, function in code.load(definition, directory).items():
+            try:
+                taken = fingerprint(spark, definition, stage, function, temporary)
+            except Exception as error:  # the plan is sound, or check had refused it
+                print(f"no fingerprint of {stage}: {_first_line(error)}", file=sys.stderr)
+                continue
+            found[stage] = taken.model_dump(mode="json", exclude_defaults=True)
     return found
 
 
@@ -94,7 +110,8 @@ def main(arguments: list[str]) -> int:
     try:
         definition = load(definition_file(directory, version))
         with local_spark() as spark:
-            print(json.dumps({"stages": check(spark, definition, directory)}))
+            stages = check(spark, definition, directory)
+            print(json.dumps({"stages": stages, "fingerprints": fingerprints(spark, definition, directory)}))
     except StreamOpsError as error:
         print(json.dumps({"error": str(error)}))
         return 1

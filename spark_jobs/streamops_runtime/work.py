@@ -35,6 +35,7 @@ SUMMARY_S = 10.0
 STOP_S = 120.0
 MOST_RESTARTS = 5
 RELAUNCH = 75
+HOLD_S = 12.0  # how long the other stages of a cold driver wait for the first one's first commit
 
 # No retry cures these: the state in the checkpoint is not this version's.
 PERMANENT = re.compile(
@@ -65,7 +66,9 @@ class Work:
         self.definition, self.deployment, self.launch = definition, deployment, launch
         self.stopping = threading.Event()
         self.lease: Lease | None = None
+        self.warm = False
         self.functions: dict[str, code.StageFunction] = {}
+        self.pulled: dict[str, list[str]] = {}  # stage -> its sources that count faults of their own
         self.stages: list[RunningStage] = []
         self.progress: dict[str, StageProgress] = {}
         self.listener = ProgressListener()
@@ -78,7 +81,13 @@ class Work:
         Raises:
             DefinitionError: the artifact does not fit this node.
         """
+        if self.launch.library:
+            self.spark.sparkContext.addPyFile(str(self.launch.library))  # for the driver and for executors
         self.functions = code.load(self.definition, self.launch.artifact / "code", self.deployment.params)
+        self.pulled = {
+            stage: [source for source in function.sources if not self.definition.sources[source].kafka]
+            for stage, function in self.functions.items()
+        }
         self.spark.sparkContext.addArchive(f"{self.launch.archive}#job")  # code and its packages, for executors
         for name in self.definition.stages:
             gate = Gate(
@@ -106,6 +115,7 @@ class Work:
 
     def warm_up(self) -> None:
         """Run every stage for a moment on recent records, written nowhere."""
+        self.warm = True
         warmup.run_all(
             self.spark,
             self.settings,
@@ -134,8 +144,14 @@ class Work:
             key = keys.stage(job, number, epoch, name)
             repartition.fit(self.spark, self.store, name, key, self.definition.resources.state_partitions)
         driver.mark("repartition")
-        with ThreadPoolExecutor(len(self.stages)) as pool:  # each start waits for the object store several times
-            list(pool.map(self._start, self.stages))
+        if self.warm:
+            self._start_all(self.stages)
+        else:
+            # A cold driver gives the first results sooner when the stages do not all want the processors at once.
+            first, *others = self.stages
+            for stage in others:
+                stage.held = True
+            self._start(first)
         driver.mark("start")
         try:
             return self._watch(driver, held)
@@ -159,6 +175,22 @@ class Work:
         levels = {**self.definition.logging, **self.deployment.logging}
         return Places(self.settings.kafka_bootstrap_servers, self.deployment.topics, levels)
 
+    def _start_all(self, stages: list[RunningStage]) -> None:
+        if not stages:
+            return
+        with ThreadPoolExecutor(len(stages)) as pool:  # each start waits for the object store several times
+            list(pool.map(self._start, stages))
+
+    def _start_held(self, since: float) -> None:
+        """Start the other stages of a cold driver once the first has committed, or does not soon."""
+        held = [stage for stage in self.stages if stage.held]
+        first = self.stages[0]
+        status = self.progress[first.name].status
+        if held and (status.commits or status.quiet or first.ended or time.monotonic() - since > HOLD_S):
+            for stage in held:
+                stage.held = False
+            self._start_all(held)
+
     def _start(self, stage: RunningStage) -> None:
         assert self.lease is not None
         key = keys.stage(self.launch.job, self.launch.deployment, self.lease.epoch, stage.name)
@@ -176,10 +208,12 @@ class Work:
         """The loop of a running driver."""
         told = renewed = summed = 0.0
         commits_before, cleared = 0, False
+        begun = time.monotonic()
         while True:
             moment = time.monotonic()
             if driver.command() == "stop":
                 return self._stop(driver, held)
+            self._start_held(begun)
             code = self._look_after_queries(driver)
             if code is not None:
                 return code
@@ -225,8 +259,7 @@ class Work:
             log.error("%s did not end at a boundary; the driver ends, the last commits count", ", ".join(left))
             return False
         self.stopping.clear()
-        with ThreadPoolExecutor(len(self.stages)) as pool:
-            list(pool.map(self._start, self.stages))
+        self._start_all(self.stages)
         self.placement.placed(placement.executors(self.spark), time.monotonic())
         driver.phases_ms["place_anew"] = int((time.monotonic() - begun) * 1000)
         log.info("state is placed anew on %s executors in %s ms", self.placement.size, driver.phases_ms["place_anew"])
@@ -234,9 +267,9 @@ class Work:
 
     def _tell(self, driver: Driver, state: State | None = None, reason: str = "") -> None:
         statuses = {stage.name: self._status(stage) for stage in self.stages}
-        for name, status in statuses.items():
-            if faults := read_faults(self._places(), list(self.functions[name].sources)):
-                statuses[name] = status.model_copy(update={"source_faults": faults})
+        for name, pulled in self.pulled.items():
+            if faults := read_faults(self._places(), pulled):
+                statuses[name] = statuses[name].model_copy(update={"source_faults": faults})
         waiting = [f"{stage.name}: {stage.gate.waiting_for}" for stage in self.stages if stage.gate.waiting_for]
         down = [f"{stage.name} is started again" for stage in self.stages if stage.ended]
         if state is None:

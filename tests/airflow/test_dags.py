@@ -19,6 +19,7 @@ from streamops.settings import REPOSITORY
 
 JOB_RUNBOOKS = tuple(name for name in RUNBOOKS if name not in CLUSTER_RUNBOOKS)
 DESTRUCTIVE = ("from_scratch", "cancel", "fork", "without_missing")
+SCHEDULED = ("scheduled_snapshots", "apply_retention", "verify_snapshots")
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +35,7 @@ def dags():
 
 
 def test_there_is_one_runbook_per_kind_of_operation(dags):
-    assert set(dags) == {*RUNBOOKS, "reconcile"}
+    assert set(dags) == {*RUNBOOKS, *SCHEDULED, "reconcile"}
 
 
 def test_reconciliation_runs_by_itself_one_at_a_time_and_is_never_made_up_for(dags):
@@ -79,6 +80,27 @@ def test_runbooks_start_only_when_asked_and_retry_every_task(dags, runbook):
     assert dag.timetable.can_be_scheduled is False
     assert dag.max_active_runs > 1  # other jobs need not wait
     assert all(task.retries >= 1 for task in dag.tasks)
+
+
+@pytest.mark.parametrize("name", SCHEDULED)
+def test_what_runs_by_itself_runs_once_at_a_time_and_says_how_to_recover(dags, name):
+    dag = dags[name]
+    assert dag.timetable.can_be_scheduled
+    assert (dag.max_active_runs, dag.catchup, dag.is_paused_upon_creation) == (1, False, False)
+    for heading in ("What it does", "When to use it", "What it changes", "What can go wrong, and how to recover"):
+        assert heading in dag.doc_md
+    for param in dag.params.values():
+        assert param.description
+    assert (REPOSITORY / "dags" / f"{name}.py").read_text().count("\n") < 150
+
+
+def test_a_snapshot_announces_itself_as_an_asset(dags):
+    for dag, task in (("snapshot_job", "switch"), ("upgrade_job", "switch"), ("scheduled_snapshots", "take")):
+        outlets = dags[dag].get_task(task).outlets
+        assert [item.name for item in outlets] == ["streamops-snapshots"]
+    from streamops_airflow import assets
+
+    assert assets.snapshots("my-job").uri == "streamops://my-job/snapshots"
 
 
 @pytest.mark.parametrize("runbook", RUNBOOKS)

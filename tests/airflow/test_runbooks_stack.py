@@ -22,6 +22,7 @@ from support import Servers, pythons, works_again
 pytestmark = pytest.mark.stack
 # Those of an upgrade that are cleared in every run; with more seeds, all are.
 WITH_SIDE_EFFECTS = ("prepare", "submit_driver", "switch", "finish")
+BACK = {**PATIENT, "accept_loss": ["avg_1m", "vol_1s"]}  # v1 has no such stages
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +131,7 @@ def test_a_run_marked_failed_before_its_first_task_is_failed_and_holds_nothing(a
 
 def test_marking_the_run_failed_brings_the_old_version_back(airflow, running):
     job = running
-    run = airflow.trigger("upgrade_job", {"job": job.name, "version": "v1", "snapshot": "interrupted", **PATIENT})
+    run = airflow.trigger("upgrade_job", {"job": job.name, "version": "v1", "snapshot": "interrupted", **BACK})
     wait_for(lambda: states(airflow, run).get("submit_driver") in ("running", "deferred"), 90, "the submission")
     mark_failed(airflow, run)
     run = ended(airflow, run)
@@ -147,7 +148,7 @@ def test_marking_the_run_failed_brings_the_old_version_back(airflow, running):
 
 def test_a_run_marked_failed_during_the_switch_ends_with_the_old_version_running(airflow, running):
     job = running
-    run = airflow.trigger("upgrade_job", {"job": job.name, "version": "v1", "snapshot": "interrupted-2", **PATIENT})
+    run = airflow.trigger("upgrade_job", {"job": job.name, "version": "v1", "snapshot": "interrupted-2", **BACK})
     wait_for(lambda: states(airflow, run).get("switch") == "running", 400, "the switch")
     mark_failed(airflow, run)
     run = ended(airflow, run)
@@ -156,6 +157,40 @@ def test_a_run_marked_failed_during_the_switch_ends_with_the_old_version_running
     job.caught_up()
     report = job.recount()
     assert report.clean, report.reason
+
+
+def spoiled(job: FreshJob, version: str, changes: dict[str, str]) -> None:
+    """Publish a version of v1 whose code or definition differs."""
+    directory = job.directory.parent / version
+    directory.mkdir()
+    for name, target in (("trade_analyser.py", "trade_analyser.py"), ("v1.yaml", f"{version}.yaml")):
+        text = (job.directory / name).read_text().replace("version: v1", f"version: {version}")
+        for old, new in changes.items():
+            text = text.replace(old, new)
+        (directory / target).write_text(text)
+    artifacts.publish(job.store, directory, version)
+
+
+def test_state_that_cannot_be_continued_is_refused_before_anything_is_touched(airflow, running):
+    job = running
+    versions = {
+        "renamed": ({"avg_1s": "second"}, "name the stages in accept_loss: avg_1s", ["avg_1m", "vol_1s"]),
+        "sessions": ({'F.window("time", "1 second"), "symbol"': 'F.session_window("time", "1 second"), "symbol"',
+                      '"window.end"': '"session_window.end"'}, "became a session window", ["avg_1m", "vol_1s"]),
+        "buffer": ({'F.sum("price")': 'F.count("price")'}, "buffers differ", ["avg_1s", "avg_1m", "vol_1s"]),
+    }  # fmt: skip
+    before = job.record()
+    for version, (changes, reason, accepted) in versions.items():
+        spoiled(job, version, changes)
+        run = run_to_end(airflow, "upgrade_job", {"job": job.name, "version": version, "accept_loss": accepted})
+        assert run.state == "failed"
+        assert reason in airflow.error(run.dag_id, run.run_id, "check"), version
+        assert "Verdict on avg_1s" in log(airflow, run, "check")
+        assert states(airflow, run)["prepare"] == "upstream_failed"
+        assert job.record() == before
+        assert free(job)
+    assert job.runs(before.version)
+    job.caught_up()
 
 
 def test_a_version_that_cannot_become_healthy_fails_the_run_and_the_old_one_runs(airflow, running):
@@ -167,7 +202,9 @@ def test_a_version_that_cannot_become_healthy_fails_the_run_and_the_old_one_runs
     (directory / "broken.yaml").write_text(definition)
     (directory / "trade_analyser.py").write_text(code + "\nimport a_module_that_is_not_there\n")
     artifacts.publish(job.store, directory, "broken", check=False)
-    run = run_to_end(airflow, "upgrade_job", {"job": job.name, "version": "broken", "healthy_timeout_s": 60})
+    unknown = ["avg_1s", "avg_1m", "vol_1s"]  # it was published without its plans
+    values = {"job": job.name, "version": "broken", "healthy_timeout_s": 60, "accept_loss": unknown}
+    run = run_to_end(airflow, "upgrade_job", values)
     assert run.state == "failed"
     assert states(airflow, run)["restore_old_version"] == "success"
     wait_for(lambda: job.runs("v2"), 90, "the old version running")
@@ -179,7 +216,7 @@ def test_a_version_that_cannot_become_healthy_fails_the_run_and_the_old_one_runs
 def test_a_scheduler_that_dies_during_the_switch_leaves_a_run_that_ends_right(airflow, running, with_its_tasks):
     job, servers = running, Servers()
     old = job.record()
-    run = airflow.trigger("upgrade_job", {"job": job.name, "version": "v1" if old.version == "v2" else "v2", **PATIENT})
+    run = airflow.trigger("upgrade_job", {"job": job.name, "version": "v1" if old.version == "v2" else "v2", **BACK})
     wait_for(lambda: states(airflow, run).get("switch") == "running", 400, "the switch")
     scheduler = psutil.Process(servers.supervisor.program("airflow-scheduler").pid)
     tasks_of_it = scheduler.children(recursive=True)

@@ -1,4 +1,4 @@
-"""The demo, with short traffic."""
+"""The demos, with short traffic."""
 
 import json
 from collections.abc import Iterator
@@ -7,12 +7,16 @@ from pathlib import Path
 import pytest
 
 from stack import lifecycle
+from stack.fleet import story as fleet_story
+from streamops import demo_elasticity
 from streamops.adapters.airflow import Airflow
 from streamops.adapters.object_store import ObjectStore
 from streamops.cli.story import start_stack
 from streamops.demo import JOB, MEASUREMENTS, RATE, Demo, Options, summary, write
 from streamops.follow import Runbooks
 from streamops.follow import request as asked
+from streamops.report import elasticity
+from streamops.report import fleet as fleet_page
 from streamops.settings import Settings
 
 
@@ -64,3 +68,46 @@ def test_the_demo_tells_its_story(traffic: Settings, tmp_path: Path, request: py
     assert again["upgrade"]["snapshot"] not in ("", upgrade["snapshot"])
     assert (again["upgrade"]["from"], again["upgrade"]["to"]) == ("v1", "v2")
     assert any("v1" in line for line in lines)
+
+
+@pytest.mark.stack
+@pytest.mark.more
+@pytest.mark.timeout(1800)
+def test_the_cluster_demo_tells_its_story(traffic: Settings, tmp_path: Path) -> None:
+    lines: list[str] = []
+    base = Demo(traffic, Options(report=tmp_path), lines.append, lambda: lambda steps: None)
+    report = demo_elasticity.Elasticity(base, traffic_s=10).tell()
+    _, page = write(report, tmp_path, demo_elasticity.NAME, elasticity.page)
+    assert report["recount"]["clean"], report["recount"]
+    assert [item["name"] for item in report["events"]] == [
+        demo_elasticity.DOWN, "a member joins", "a member is killed", "a member leaves",
+    ]  # fmt: skip
+    assert report["restart"]["unread"] > 0.9 * RATE * demo_elasticity.QUIET_S
+    assert report["restart"]["events"] > report["restart"]["unread"]
+    assert [len(item["members"]) for item in report["events"]] == [2, 3, 3, 2]
+    assert f"{report['restart']['events']:,}" in page.read_text()
+
+
+@pytest.mark.stack
+@pytest.mark.more
+@pytest.mark.timeout(1800)
+def test_the_fleet_demo_tells_its_story(stack: Settings, tmp_path: Path) -> None:
+    lines: list[str] = []
+    lifecycle.fleet_start()
+    try:
+        report = fleet_story.FleetStory(stack, lines.append, lambda: lambda steps: None, kills=1).tell(
+            lifecycle.fleet_stop
+        )
+    finally:
+        lifecycle.fleet_stop()
+        with Airflow(stack) as airflow:
+            runbooks = Runbooks(airflow, ObjectStore(stack))
+            runbooks.run(asked("cancel_job", job=fleet_story.JOB), lambda steps: None)
+            runbooks.run(asked("scale_cluster", size=2), lambda steps: None)
+    _, page = write(report, tmp_path, fleet_story.NAME, fleet_page.page)
+    assert report["recount"]["clean"], report["recount"]
+    assert report["vehicles"] == fleet_story.VEHICLES
+    assert report["case_1"]["meantime"] > 0
+    assert report["case_2"]["library"] == ["fleet_types/v1", "fleet_types/v2"]
+    assert len(set(report["case_2"]["artifact_sha256"])) == 1
+    assert f"{report['recount']['pings']:,}" in page.read_text()

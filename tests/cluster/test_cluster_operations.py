@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fakes.rig import JOB, Killed, Rig
-from streamops import bodies, cluster_record, jobs, keys, locks, receipts, snapshots
+from streamops import bodies, jobs, keys, locks, receipts, snapshots
+from streamops.cluster import record as cluster_record
 from streamops.errors import LockedError, RefusedError, SnapshotExistsError, StreamOpsError, UnreachableError
 from streamops.follow import request
 from streamops.names import CLUSTER

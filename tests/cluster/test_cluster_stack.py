@@ -10,18 +10,20 @@ from typing import Any
 import pytest
 
 from fresh_job import FreshJob, wait_for
-from streamops import artifacts, cluster_record, jobs, locks
+from streamops import artifacts, jobs, locks
 from streamops.adapters.airflow import Airflow
 from streamops.adapters.nodes import SupervisedNodes
 from streamops.adapters.object_store import ObjectStore
 from streamops.adapters.supervisor import Supervisor
 from streamops.cli.cluster import look
+from streamops.cluster import record as cluster_record
+from streamops.cluster.nodes import passwords
 from streamops.errors import RefusedError, StreamOpsError
 from streamops.follow import Runbooks, request
 from streamops.names import CLUSTER
-from streamops.nodes import passwords
 from streamops.operations import Operation
 from streamops.settings import Settings
+from support import hosting
 
 pytestmark = [pytest.mark.stack, pytest.mark.more]
 RUNBOOKS = ("deploy_job", "cancel_job", "shutdown_cluster", "restart_cluster", "scale_cluster")
@@ -70,13 +72,6 @@ def job(
 def working(job: FreshJob, seconds: float = 200) -> None:
     wait_for(lambda: job.runs("wide"), seconds, f"{job.name} running")
     job.caught_up(seconds)
-
-
-def hosting(job: FreshJob, nodes: SupervisedNodes) -> str:
-    """The node that hosts the job's driver."""
-    status, master = job.status(), nodes.master()
-    worker = next(driver.worker for driver in master.drivers if driver.id == status.driver)
-    return next(node.name for node in nodes.inventory.nodes if (found := master.worker(node)) and found.id == worker)
 
 
 def test_a_shutdown_saves_every_job_and_a_restart_brings_back_exactly_those(stack, job, runbooks, nodes):

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from fakes.nodes import PAGE, inventory
-from streamops import nodes
 from streamops.adapters.nodes import parse_master
+from streamops.cluster import nodes
+from streamops.cluster.membership import DOWN, Need, change, missing, present, require_capacity
 from streamops.definitions import Resources
 from streamops.errors import NotFoundError, RefusedError
-from streamops.membership import DOWN, Need, change, missing, present, require_capacity
 
 THREE = inventory(3, 1)
 TWO = ("node-1", "node-2")

@@ -5,10 +5,11 @@ from __future__ import annotations
 from datetime import timedelta
 
 from fakes.rig import JOB, Rig
-from streamops import cluster_record, jobs, keys, locks, records
+from streamops import jobs, keys, locks, records
+from streamops.cluster import record as cluster_record
+from streamops.cluster.reconciler import Reconciler
 from streamops.engine import list_operations
 from streamops.operations import Request
-from streamops.reconciler import Reconciler
 
 
 def once(rig: Rig) -> list[str]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
 
+from streamops.cluster.membership import DOWN, Application, Driver, Master, Program, Worker
+from streamops.cluster.nodes import Inventory, parse
 from streamops.errors import UnreachableError
-from streamops.membership import DOWN, Application, Driver, Master, Program, Worker
-from streamops.nodes import Inventory, parse
 
 PAGE = "http://127.0.0.1:{}"
 
@@ -35,6 +36,7 @@ class Nodes:
     status: str = "ALIVE"
     hosts: dict[str, str] = field(default_factory=dict)  # driver -> node
     did: list[str] = field(default_factory=list)
+    relaunch: Callable[[str], None] = lambda launch: None  # what the master does with a supervised driver
 
     def program(self, name: str) -> Program:
         if name in self.silent:
@@ -56,6 +58,8 @@ class Nodes:
             if self.hosts.get(driver) == name:
                 process.kill()
                 process.join(30)
+                if "master" in self.up and self.up - {"master"}:
+                    self.relaunch(self.processes[int(driver.removeprefix("driver-")) - 1][0])
         return self.program(name)
 
     def decommission(self, name: str) -> None:

@@ -19,13 +19,29 @@ from streamops.artifacts import ArtifactManifest
 from streamops.definitions import Resources, parse
 from streamops.engine import Engine, Ports
 from streamops.errors import NotFoundError
-from streamops.operations import Operation, Owner, Request, tasks
+from streamops.fingerprints import Aggregate, Fingerprint, Key, Operator, Slot
+from streamops.operations import Operation as Operation
+from streamops.operations import Owner, Request, tasks
 from streamops.records import FINAL
 from streamops.settings import Settings
 from streamops.submission import Submission
 
 JOB = "sums"
 PATIENT = {"healthy_timeout_s": 90, "stop_timeout_s": 60, "probation_s": 0}
+SUM = Fingerprint(  # what these drivers do, in Spark's words
+    spark="4.2.0",
+    output="append",
+    provider="RocksDBStateStoreProvider",
+    partitions=2,
+    sources=("events",),
+    operators=(
+        Operator(
+            kind="aggregation",
+            keys=(Key(text="window", type="bigint", columns=("events.n",)),),
+            aggregates=(Aggregate(function="sum", text="sum(events.n)", buffer=(Slot(type="long", nullable=True),)),),
+        ),
+    ),
+)
 # Drivers are processes of their own, but need not import everything anew.
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["fakes.driver"])
@@ -55,8 +71,14 @@ class Cluster:
     behaviour: dict[str, str] = field(default_factory=dict)  # by version
     room: bool = True
     processes: list[tuple[str, BaseProcess]] = field(default_factory=list)
+    submitted: dict[str, Submission] = field(default_factory=dict)
+
+    def relaunch(self, launch: str) -> None:
+        """As a master does with a supervised driver whose worker is gone."""
+        self.submit(self.submitted[launch])
 
     def submit(self, submission: Submission) -> str:
+        self.submitted[submission.launch] = submission
         how = self.behaviour.get(submission.version, "good")
         args = (
             str(self.directory / "node.env"),
@@ -125,7 +147,7 @@ class Rig:
         (directory / "node.env").write_text("".join(f"{key.upper()}={value}\n" for key, value in plain.items()))
         began = time.time()
         self.cluster, self.topic, self.runs = Cluster(settings, directory, began), Topic(began), Runs()
-        self.nodes = Nodes(self.cluster.processes)
+        self.nodes = Nodes(self.cluster.processes, relaunch=self.cluster.relaunch)
         self.said: list[str] = []
         self.free: int | None = None
         self.count = 0
@@ -137,6 +159,7 @@ class Rig:
             job=job, version=version, artifact_sha256=archives.sha256(artifact), size=1,
             runtime_sha256=archives.sha256(runtime),
             definition=definition(version, stages, partitions, job), published=records.now(),
+            fingerprints={stage: SUM.model_dump(mode="json") for stage in stages},
         )  # fmt: skip
         self.store.put(keys.artifact(job, version), artifact)
         self.store.put(keys.runtime(manifest.runtime_sha256), runtime)

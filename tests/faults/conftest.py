@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from fresh_job import FreshJob, wait_for
-from streamops import artifacts, jobs, locks
+from fresh_job import FreshJob, publish_quickly, wait_for
+from streamops import jobs, locks
 from streamops.records import State
 from streamops.settings import REPOSITORY, Settings
 from support import Operator, Servers, pythons, works_again
@@ -54,7 +54,7 @@ def _publish_broken(job: FreshJob) -> None:
     (directory / "trade_analyser.py").write_text(code)
     definition = (job.directory / "v1.yaml").read_text()
     (directory / "broken.yaml").write_text(definition.replace("version: v1", "version: broken"))
-    artifacts.publish(job.store, directory, "broken", check=False)
+    publish_quickly(job.store, directory, "broken", like="v1")
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def other(stack: Settings, job: FreshJob, tmp_path: Path) -> FreshJob:
     for path in copy.glob("*.yaml"):
         text = path.read_text().replace(f"job: {job.name}", f"job: {name}")
         path.write_text(re.sub(rf"{job.name.replace('-', '_')}_", f"{name.replace('-', '_')}_", text))
-        artifacts.publish(job.store, copy, path.stem, check=False)
+        publish_quickly(job.store, copy, path.stem)
     return FreshJob(name, stack, job.store, copy)
 
 

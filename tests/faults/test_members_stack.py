@@ -11,11 +11,10 @@ import pytest
 
 from fresh_job import wait_for
 from stack import lifecycle, ready
-from streamops import cluster_record, jobs
+from streamops import jobs
 from streamops.adapters.nodes import SupervisedNodes
-from streamops.follow import request
-from streamops.operations import Operation
-from support import invariant, mark, works_again
+from streamops.cluster import record as cluster_record
+from support import hosting, invariant, mark, on_cluster, works_again
 
 pytestmark = [pytest.mark.stack, pytest.mark.faults, pytest.mark.more]
 PROGRAMS = {"node-1": "spark-worker-1", "node-2": "spark-worker-2", "node-3": "spark-worker-3"}
@@ -35,19 +34,6 @@ def whole(operator, nodes, job):
         on_cluster(operator, "restart_cluster")
     elif record.wanted(nodes.inventory) != ("node-1", "node-2"):
         on_cluster(operator, "scale_cluster", size=2)
-
-
-def on_cluster(operator, runbook: str, **asked) -> Operation:
-    values = {"healthy_timeout_s": 400, "stop_timeout_s": 150, "members_timeout_s": 200, **asked}
-    name = f"{runbook}-{time.time_ns():x}"
-    _, owner, _ = operator.request("cancel_job", "any")
-    return operator.engine().run(request(runbook, **values), owner, name)
-
-
-def hosting(job, nodes: SupervisedNodes) -> str:
-    status, master = job.status(), nodes.master()
-    worker = next(driver.worker for driver in master.drivers if driver.id == status.driver)
-    return next(n.name for n in nodes.inventory.nodes if (w := master.worker(n)) and w.id == worker)
 
 
 def test_a_killed_worker_takes_its_driver_along_and_the_job_goes_on(job, servers, nodes, seed, recovered):

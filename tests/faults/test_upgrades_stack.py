@@ -12,8 +12,8 @@ import uuid
 
 import pytest
 
-from fresh_job import wait_for
-from streamops import artifacts, keys, records, snapshots
+from fresh_job import publish_quickly, wait_for
+from streamops import keys, records, snapshots
 from streamops.adapters.object_store import Copied, ObjectStore
 from streamops.errors import LockedError, UnhealthyError
 from streamops.operations import plan
@@ -140,7 +140,7 @@ def test_without_room_for_a_standby_the_new_version_starts_cold_and_it_is_said(j
     assert changed
     (directory / "wide.yaml").write_text(definition)
     (directory / "trade_analyser.py").write_text((job.directory / "trade_analyser.py").read_text())
-    artifacts.publish(job.store, directory, "wide", check=False)
+    publish_quickly(job.store, directory, "wide", like="v2")
     done = operator.run("upgrade_job", job.name, version="wide")
     assert done.facts("reserve")["cold"]
     assert any("no room for a standby" in line for line in operator.said)

@@ -6,8 +6,8 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from report.sample_report import sample_report
-from streamops.report.page import page
 from streamops.report.svg import Line, number, panel, ticks
+from streamops.report.upgrade import page
 
 
 def test_page_shows_the_values_of_the_report():

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from streamops.definitions import Source
 from streamops.errors import DefinitionError
-from streamops.recount_events import EventReader
+from streamops.recount.events import EventReader
 from streamops_runtime.sources import accepted, schema_of
 from streamops_runtime.validate import RECORD
 

@@ -44,7 +44,7 @@ class Transactions:
         for version in ("v1", "v2"):
             text = (source / f"{version}.yaml").read_text().replace("job: transactions", f"job: {self.name}")
             (directory / f"{version}.yaml").write_text(text.replace("topic: transactions", f"topic: {self.name}"))
-            artifacts.publish(self.store, directory, version, check=version == "v1")
+            artifacts.publish(self.store, directory, version)
 
     def send(self, *names: str) -> None:
         producer = KafkaProducer(bootstrap_servers=self.settings.kafka_bootstrap_servers)

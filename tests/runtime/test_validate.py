@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from streamops import fingerprints
 from streamops.definitions import load
 from streamops.errors import DefinitionError, NotFoundError
 from streamops.template import write_new
 from streamops_runtime.rehearse import rehearse
 from streamops_runtime.validate import check
+from streamops_runtime.validate import fingerprints as take
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "spark_jobs" / "trade_analyser"
 
@@ -30,6 +32,25 @@ def change(path: Path, old: str, new: str) -> None:
 def test_the_examples_pass(spark: SparkSession, job: Path) -> None:
     assert set(check(spark, load(EXAMPLE / "v2.yaml"), EXAMPLE)) == {"avg_1s", "avg_1m", "vol_1s"}
     assert check(spark, load(job / "v1.yaml"), job)["per_minute"] == ["page string", "value bigint", "time timestamp"]
+
+
+def test_publish_takes_a_fingerprint_of_every_stage(spark: SparkSession) -> None:
+    found = fingerprints.read(take(spark, load(EXAMPLE / "v2.yaml"), EXAMPLE))
+    assert set(found) == {"avg_1s", "avg_1m", "vol_1s"}
+    second, minute = found["avg_1s"], found["avg_1m"]
+    assert second is not None
+    assert minute is not None
+    assert second.sources == ("trades",)
+    assert second.params == ("delay",)
+    (operator,) = second.operators
+    assert operator.window is not None
+    assert operator.window.label() == "tumbling window of 1 second"
+    assert [item.text for item in operator.aggregates] == ["sum(trades.price)", "count(1)"]
+    assert [slot.nullable for item in operator.aggregates for slot in item.buffer] == [True, False]
+    windows = [item.window.label() for item in minute.operators if item.window]
+    assert windows == ["tumbling window of 1 second", "sliding window of 1 minute every 1 second"]
+    again = take(spark, load(EXAMPLE / "v1.yaml"), EXAMPLE)
+    assert fingerprints.read(again)["avg_1s"] == second  # the same in every version and every process
 
 
 def test_early_results_are_refused_for_windows_over_windows_only(spark: SparkSession, tmp_path: Path) -> None:

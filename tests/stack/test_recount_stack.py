@@ -18,7 +18,7 @@ from streamops.adapters.kafka import Ledger
 from streamops.definitions import InfluxSink, Recount, Source
 from streamops.errors import StreamOpsError, UnreachableError
 from streamops.recount import StagePlan, recount_source
-from streamops.recount_report import Comparison, Measured, verdict
+from streamops.recount.report import Comparison, Measured, verdict
 from streamops.settings import Settings
 
 pytestmark = pytest.mark.stack

@@ -108,6 +108,14 @@ class Points:
         except (ApiException, urllib3.exceptions.HTTPError, OSError) as error:
             raise self._translated(error, "a query") from error
 
+    def records(self, query: str) -> list[dict[str, Any]]:
+        """The rows of any Flux query, with their columns; for answers that are small."""
+        try:
+            tables = self._client.query_api().query(query, self.org)
+        except (ApiException, urllib3.exceptions.HTTPError, OSError) as error:
+            raise self._translated(error, "a query") from error
+        return [record.values for table in tables for record in table.records]
+
     def delete(self, measurement: str, start_ms: int, end_ms: int, tags: Mapping[str, str] | None = None) -> None:
         """Delete points with ``start_ms <= time < end_ms`` that carry these tags."""
         where = " AND ".join(

@@ -8,10 +8,11 @@ from typing import Any
 
 import httpx
 
-from streamops import nodes
+from streamops.adapters.spark import parse_master
 from streamops.adapters.supervisor import Supervisor
-from streamops.membership import DOWN, Application, Driver, Master, Program, Worker
-from streamops.nodes import Inventory
+from streamops.cluster import nodes
+from streamops.cluster.membership import DOWN, Master, Program
+from streamops.cluster.nodes import Inventory
 from streamops.settings import Settings
 
 _TIMEOUT_S = 5.0
@@ -58,8 +59,12 @@ class SupervisedNodes:
 
     def decommission(self, name: str) -> None:
         """Ask a worker to take nothing new: Spark's own means, a signal. It cannot be undone but by a restart."""
+        self.signal(name, "PWR")
+
+    def signal(self, name: str, signal: str) -> None:
+        """Send a signal to the program of a node, or of ``master``."""
         supervisor, program = self._of(name)
-        supervisor.signal(program, "PWR")
+        supervisor.signal(program, signal)
 
     def master(self) -> Master:
         """What the master says; DOWN when it does not answer. Executors are asked of the workers' pages."""
@@ -115,35 +120,3 @@ def stateful(stages: list[dict[str, Any]], newest: int = 6) -> list[dict[str, An
     """
     several = [item for item in stages if int(item.get("numTasks", 0)) > 1]
     return sorted(several, key=lambda item: int(item["stageId"]))[-newest:]
-
-
-def parse_master(data: dict[str, Any], executors: dict[str, tuple[tuple[str, str], ...]] | None = None) -> Master:
-    """The master's JSON page as a value."""
-    known = executors or {}
-    workers = tuple(
-        Worker(
-            id=item["id"],
-            address=f"{item['host']}:{item['port']}",
-            page=str(item.get("webuiaddress", "")).rstrip("/"),
-            state=item["state"],
-            cores=item["cores"],
-            cores_used=item["coresused"],
-            memory=item["memory"],
-            memory_used=item["memoryused"],
-            executors=known.get(item["id"], ()),
-        )
-        for item in data.get("workers", ())
-    )
-    drivers = tuple(
-        Driver(
-            id=item["id"],
-            worker="" if item.get("worker") in (None, "None") else item["worker"],
-            state=item["state"],
-            since_ms=int(item.get("starttime", 0) or 0),
-        )
-        for item in data.get("activedrivers", ())
-    )
-    applications = tuple(
-        Application(item["id"], item["name"], int(item.get("cores", 0))) for item in data.get("activeapps", ())
-    )
-    return Master(str(data.get("status", "UNKNOWN")), workers, drivers, applications)

@@ -7,12 +7,13 @@ import builtins
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, BinaryIO
 
 import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
+from streamops.adapters import clock
 from streamops.errors import ConflictError, NotFoundError, StreamOpsError, UnreachableError
 from streamops.settings import Settings
 from streamops.signatures import Keyring
@@ -95,6 +96,7 @@ class ObjectStore:
             region_name="us-east-1",
             config=_CONFIG,
         )
+        clock.follow(self._s3)
 
     def get(self, key: str, version_id: str | None = None) -> Stored:
         """Read one object. Raises NotFoundError."""
@@ -104,6 +106,29 @@ class ObjectStore:
             return Stored(answer["Body"].read(), answer["ETag"])
         except (ClientError, BotoCoreError) as error:
             raise self._translated(error, key) from error
+
+    def chunks(self, key: str, version_id: str | None = None, size: int = 1 << 20) -> Iterator[bytes]:
+        """The bytes of one object, piece by piece. Raises NotFoundError."""
+        extra = {"VersionId": version_id} if version_id else {}
+        try:
+            answer = self._s3.get_object(Bucket=self.bucket, Key=key, **extra)
+            yield from answer["Body"].iter_chunks(size)
+        except (ClientError, BotoCoreError) as error:
+            raise self._translated(error, key) from error
+
+    def put_file(self, key: str, body: BinaryIO, sha256: str) -> str | None:
+        """Write one object from a file, refused by the server if its SHA-256 (hex) is another.
+
+        Returns:
+            The version id of what was written.
+        """
+        checksum = base64.b64encode(bytes.fromhex(sha256)).decode()
+        try:
+            answer = self._s3.put_object(Bucket=self.bucket, Key=key, Body=body, ChecksumSHA256=checksum)
+        except (ClientError, BotoCoreError) as error:
+            raise self._translated(error, key) from error
+        version: str | None = answer.get("VersionId")
+        return version
 
     def put(self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False) -> str:
         """Write one object and return its etag.

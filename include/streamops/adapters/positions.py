@@ -8,11 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-import urllib3
-from influxdb_client.client.influxdb_client import InfluxDBClient
-from influxdb_client.rest import ApiException
-
-from streamops.errors import RefusedError, UnreachableError
+from streamops.adapters.influx import Points
+from streamops.errors import RefusedError
 from streamops.settings import Settings
 
 MEASUREMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
@@ -33,22 +30,15 @@ class Position:
 class Positions:
     """Reads one installation's bucket.
 
-    Raises (every method): RefusedError for a name that cannot be one; UnreachableError when InfluxDB does not answer.
+    Raises (every method): RefusedError for a name that cannot be one, and what ``Points`` raises.
     """
 
     def __init__(self, settings: Settings, timeout_s: float = 10.0) -> None:
-        self._settings = settings
-        self._client = InfluxDBClient(
-            url=settings.influx_url,
-            token=settings.influx_token.get_secret_value(),
-            org=settings.influx_org,
-            timeout=int(timeout_s * 1000),
-            retries=urllib3.Retry(0),
-        )
+        self._points = Points(settings, timeout_s)
 
     def close(self) -> None:
         """Close the connections."""
-        self._client.close()  # type: ignore[no-untyped-call]
+        self._points.close()
 
     def latest(self, measurement: str, minutes: int = 60) -> list[Position]:
         """The newest ping of each vehicle that pinged within the last minutes."""
@@ -65,18 +55,11 @@ class Positions:
         if not MEASUREMENT.fullmatch(measurement):
             raise RefusedError(f"{measurement!r} is not a measurement; it has letters, digits and underscores only.")
         query = (
-            f"from(bucket: {json.dumps(self._settings.influx_bucket)}) |> range(start: -{int(minutes)}m, stop: 1m)"
+            f"from(bucket: {json.dumps(self._points.bucket)}) |> range(start: -{int(minutes)}m, stop: 1m)"
             f" |> filter(fn: (r) => r._measurement == {json.dumps(measurement)}{only}) {newest}"
             ' |> pivot(rowKey: ["_time"], columnKey: ["_field"], valueColumn: "_value")'
         )
-        try:
-            tables = self._client.query_api().query(query, self._settings.influx_org)
-        except (ApiException, urllib3.exceptions.HTTPError, OSError) as error:
-            raise UnreachableError(
-                f"InfluxDB at {self._settings.influx_url} did not answer ({type(error).__name__}); "
-                "check that it runs ('make status') and retry."
-            ) from error
-        found = [position(record.values) for table in tables for record in table.records]
+        found = [position(row) for row in self._points.records(query)]
         return sorted((item for item in found if item), key=lambda item: (item.vin, item.time))
 
 

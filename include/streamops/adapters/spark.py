@@ -4,48 +4,18 @@ from __future__ import annotations
 
 import re
 import subprocess
-from dataclasses import dataclass
 from typing import Any
 
 import httpx
 
+from streamops.cluster.membership import Application, Driver, Master, Worker, fits
 from streamops.definitions import Resources
 from streamops.errors import UnreachableError
 from streamops.settings import Settings
-from streamops.submission import (
-    Submission,
-    executor_cores,
-    mebibytes,
-    spark_submit_command,
-    submit_environment,
-)
+from streamops.submission import Submission, spark_submit_command, submit_environment
 
 _DRIVER_ID = re.compile(r"\bdriver-\d{14}-\d{4,}\b")
 _SUBMIT_S = 120
-
-
-@dataclass(frozen=True)
-class Worker:
-    """A member of the cluster; memory in MiB."""
-
-    id: str
-    host: str
-    state: str
-    cores_free: int
-    memory_free: int
-    cores: int
-    memory: int
-    ui: str
-
-
-@dataclass(frozen=True)
-class Cluster:
-    """What the master says of itself."""
-
-    status: str  # ALIVE, RECOVERING or STANDBY
-    workers: tuple[Worker, ...]
-    drivers: tuple[dict[str, Any], ...]
-    applications: tuple[dict[str, Any], ...]
 
 
 class SparkSubmitter:
@@ -84,8 +54,8 @@ class SparkSubmitter:
             )
         return found.group(0)
 
-    def cluster(self) -> Cluster:
-        """The master's view.
+    def master(self) -> Master:
+        """What the master says; which executors each worker runs is not asked.
 
         Raises:
             UnreachableError: the master does not answer.
@@ -99,44 +69,40 @@ class SparkSubmitter:
                 f"The Spark master at {self.settings.spark_ui} did not answer ({type(error).__name__}); "
                 "check that it runs ('make status') and retry."
             ) from error
-        return parse_cluster(data)
+        return parse_master(data)
 
     def room_for(self, resources: Resources) -> bool:
         """Whether one more driver with all its executors fits beside what runs."""
-        return fits(self.cluster(), resources)
+        return fits(self.master(), resources)
 
 
-def parse_cluster(data: dict[str, Any]) -> Cluster:
+def parse_master(data: dict[str, Any], executors: dict[str, tuple[tuple[str, str], ...]] | None = None) -> Master:
     """The master's JSON page as a value."""
+    known = executors or {}
     workers = tuple(
         Worker(
             id=item["id"],
-            host=item["host"],
+            address=f"{item['host']}:{item['port']}",
+            page=str(item.get("webuiaddress", "")).rstrip("/"),
             state=item["state"],
-            cores_free=item["coresfree"],
-            memory_free=item["memoryfree"],
             cores=item["cores"],
+            cores_used=item["coresused"],
             memory=item["memory"],
-            ui=item.get("webuiaddress", ""),
+            memory_used=item["memoryused"],
+            executors=known.get(item["id"], ()),
         )
         for item in data.get("workers", ())
     )
-    drivers = tuple(data.get("activedrivers", ()))
-    return Cluster(str(data.get("status", "UNKNOWN")), workers, drivers, tuple(data.get("activeapps", ())))
-
-
-def fits(cluster: Cluster, resources: Resources) -> bool:
-    """Whether a driver of one core and executors for all of ``resources.cores`` can be placed."""
-    free = [[worker.cores_free, worker.memory_free] for worker in cluster.workers if worker.state == "ALIVE"]
-    driver = mebibytes(resources.driver_memory)
-    host = max((slot for slot in free if slot[0] >= 1 and slot[1] >= driver), key=lambda slot: slot[1], default=None)
-    if host is None:
-        return False
-    host[0], host[1] = host[0] - 1, host[1] - driver
-    each = executor_cores(resources, {})
-    executor = mebibytes(resources.executor_memory)
-    wanted = max(1, resources.cores // each)
-    for slot in free:
-        while wanted and slot[0] >= each and slot[1] >= executor:
-            slot[0], slot[1], wanted = slot[0] - each, slot[1] - executor, wanted - 1
-    return wanted == 0
+    drivers = tuple(
+        Driver(
+            id=item["id"],
+            worker="" if item.get("worker") in (None, "None") else item["worker"],
+            state=item["state"],
+            since_ms=int(item.get("starttime", 0) or 0),
+        )
+        for item in data.get("activedrivers", ())
+    )
+    applications = tuple(
+        Application(item["id"], item["name"], int(item.get("cores", 0))) for item in data.get("activeapps", ())
+    )
+    return Master(str(data.get("status", "UNKNOWN")), workers, drivers, applications)

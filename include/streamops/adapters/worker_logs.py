@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 
 from streamops import joblogs
-from streamops.adapters.spark import Worker
+from streamops.cluster.membership import Worker
 from streamops.joblogs import Line
 
 LAST_BYTES = 256 * 1024  # of each executor's error output
@@ -30,9 +30,9 @@ def read(workers: Iterable[Worker], apps: dict[str, str], timeout_s: float = 5.0
     trouble: list[str] = []
     with httpx.Client(timeout=timeout_s, trust_env=False) as http:
         for worker in workers:
-            if worker.state != "ALIVE" or not worker.ui:
+            if worker.state != "ALIVE" or not worker.page:
                 continue
-            page = worker.ui.rstrip("/")
+            page = worker.page
             try:
                 listed = http.get(f"{page}/json/")
                 listed.raise_for_status()

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from streamops import artifacts, template
+from streamops import artifacts, definitions, libraries, template
 from streamops.cli import console
 from streamops.errors import DefinitionError, NotFoundError
 from streamops.settings import REPOSITORY
@@ -43,7 +43,9 @@ def try_out(directory: Directory, version: Version = None) -> None:
     if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
         raise NotFoundError("There is no Java on this machine; install Java 17, then run 'streamops doctor'.")
     command = [sys.executable, "-m", "streamops_runtime.rehearse", str(directory), *((version,) if version else ())]
-    path = [str(REPOSITORY / "spark_jobs"), str(REPOSITORY / "include"), os.environ.get("PYTHONPATH", "")]
+    definition = definitions.load(artifacts.definition_file(directory, version))
+    library = [str(libraries.beside(directory, definition.library))] if definition.library else []
+    path = [*library, str(REPOSITORY / "spark_jobs"), str(REPOSITORY / "include"), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path), "SPARK_LOCAL_IP": "127.0.0.1"}
     console.say("Starting local Spark ...")
     ended = subprocess.run(command, env=environment, stderr=subprocess.PIPE, text=True, check=False)
@@ -54,14 +56,21 @@ def try_out(directory: Directory, version: Version = None) -> None:
     console.say(f"\nNext: streamops publish {directory}")
 
 
-def publish(directory: Directory, version: Version = None, json: console.Json = False) -> None:
+def publish(
+    directory: Directory,
+    version: Version = None,
+    library: Annotated[
+        str | None, typer.Option(metavar="LIBRARY/VERSION", help="Check it with this version of its shared library.")
+    ] = None,
+    json: console.Json = False,
+) -> None:
     """Upload a version as an immutable artifact.
 
     The same version with other content is refused.
     """
     if not directory.is_dir():
         raise NotFoundError(f"{directory} is not a directory; give the directory that holds VERSION.yaml.")
-    done = artifacts.publish(console.store(), directory, version)
+    done = artifacts.publish(console.store(), directory, version, library=library)
     if json:
         console.show_json(done)
         return

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from streamops import cluster_record, jobs
+from streamops import jobs
 from streamops.adapters.nodes import SupervisedNodes
 from streamops.adapters.object_store import ObjectStore
 from streamops.cli import console, verbs
-from streamops.cluster_checks import should_run
-from streamops.cluster_view import View, view
+from streamops.cluster import record as cluster_record
+from streamops.cluster.checks import should_run
+from streamops.cluster.view import View, view
 from streamops.errors import RefusedError
 from streamops.settings import Settings
 
@@ -41,10 +42,13 @@ def shutdown(
     snapshot: Annotated[
         str | None, typer.Option(metavar="NAME", help="Keep a snapshot of every job under this name.")
     ] = None,
+    library: Annotated[
+        str | None, typer.Option(metavar="LIBRARY/VERSION", help="Jobs come back on this version of a shared library.")
+    ] = None,
     json: console.Json = False,
 ) -> None:
     """Save the state of every job, then stop workers and master; 'cluster restart' brings the jobs back."""
-    done = verbs.run(json, "shutdown_cluster", snapshot=snapshot)
+    done = verbs.run(json, "shutdown_cluster", snapshot=snapshot, library=library)
     stopped = done.facts("record_set").get("jobs", [])
     verbs.say(json, done, f"The cluster is stopped; a restart brings back {', '.join(stopped) or 'no job'}.")
 
@@ -55,11 +59,19 @@ def restart(
     without_missing: Annotated[
         bool, typer.Option("--without-missing", help="Go on with the members that came in time.")
     ] = False,
+    library: Annotated[
+        str | None, typer.Option(metavar="LIBRARY/VERSION", help="Jobs come back on this version of a shared library.")
+    ] = None,
     timeout: Timeout = None,
     json: console.Json = False,
 ) -> None:
     """Start master and workers, and the jobs that ran; done when each has caught up."""
-    done = verbs.run(json, "restart_cluster", without_missing=without_missing or None, healthy_timeout_s=timeout)
+    values: dict[str, Any] = {
+        "without_missing": without_missing or None,
+        "library": library,
+        "healthy_timeout_s": timeout,
+    }
+    done = verbs.run(json, "restart_cluster", **values)
     for job, told in done.facts("caught_up").get("jobs", {}).items():
         if not json:
             console.say(f"{job}: caught up with {told['events']:,} events in {told['seconds']} s")

@@ -9,9 +9,10 @@ import typer
 
 from streamops import artifacts, declared, jobs, keys, records, snapshots
 from streamops.adapters.object_store import ObjectStore
-from streamops.adapters.spark import SparkSubmitter
 from streamops.applying import Action, Present, PresentJob, decide
 from streamops.cli import console, verbs
+from streamops.cluster import nodes
+from streamops.cluster import record as cluster_record
 from streamops.declared import Declared, DeclaredCluster, DeclaredJob
 from streamops.errors import NotFoundError, RefusedError
 from streamops.records import Deployment
@@ -42,9 +43,7 @@ def diff(file: File) -> None:
     for item in declared.load(file):
         for action in decide(item, present(console.settings(), item)):
             changes += action.changes
-            console.say(
-                f"{action.verb}: {action.what} ({action.why})" if action.changes else f"unchanged: {action.why}"
-            )
+            console.say(shown(action))
     if changes:
         raise typer.Exit(CHANGES)
 
@@ -80,8 +79,8 @@ def shown(action: Action) -> str:
 def present(settings: Settings, item: Declared) -> Present:
     """What is there, as far as a document needs it."""
     if isinstance(item, DeclaredCluster):
-        workers = SparkSubmitter(settings).cluster().workers
-        return Present(settings.s3_bucket, sum(worker.state == "ALIVE" for worker in workers))
+        wanted = cluster_record.read(ObjectStore(settings)).wanted(nodes.load(settings.nodes_file))
+        return Present(settings.s3_bucket, len(wanted))
     name = item.name if isinstance(item, DeclaredJob) else item.job
     return Present(settings.s3_bucket, 0, {name: present_job(ObjectStore(settings), name)})
 
@@ -100,10 +99,8 @@ def present_job(store: ObjectStore, job: str) -> PresentJob:
 def carry_out(action: Action, path: Path) -> None:
     """Do one thing, by way of its runbook."""
     if action.verb == "publish":
-        directory, version = path.parent / str(action.values["code"]), action.what.split()[1]
-        made = artifacts.publish(console.store(), directory, version)
-        if made.job != action.what.split()[0]:
-            raise RefusedError(f"{directory} holds job {made.job}, not {action.what.split()[0]}; correct the file.")
+        job, directory = action.values["job"], path.parent / action.values["code"]
+        made = artifacts.publish(console.store(), directory, action.values["version"], job=job)
         console.say(f"  published {made.job} {made.version} ({made.artifact_sha256[:12]})")
         return
     done = verbs.run(False, action.verb, **action.values)

@@ -61,7 +61,7 @@ class Executors:
     def more(self) -> list[Line]:
         """New lines."""
         try:
-            lines, trouble = worker_logs.read(SparkSubmitter(self._settings).cluster().workers, self._apps())
+            lines, trouble = worker_logs.read(SparkSubmitter(self._settings).master().workers, self._apps())
         except UnreachableError as error:
             lines, trouble = [], [str(error)]
         for text in trouble:

@@ -9,10 +9,12 @@ import typer
 
 from streamops.cli import (
     authoring,
+    check,
     cluster,
     declarative,
     doctor,
     jobs,
+    libraries,
     logs,
     operations,
     prove,
@@ -54,6 +56,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "new": authoring.new,
     "test": authoring.try_out,
     "publish": authoring.publish,
+    "check": check.check,
     "deploy": verbs.deploy,
     "upgrade": verbs.upgrade,
     "cancel": verbs.cancel,
@@ -76,6 +79,7 @@ app.add_typer(jobs.app, name="jobs")
 app.add_typer(snapshots.app, name="snapshots")
 app.add_typer(operations.app, name="operations")
 app.add_typer(receipts.app, name="receipts")
+app.add_typer(libraries.app, name="libraries")
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(stack.app, name="stack")
 

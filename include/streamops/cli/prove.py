@@ -16,7 +16,7 @@ from streamops.errors import NotFoundError, RefusedError
 from streamops.names import checked
 from streamops.records import Deployment, JobRecord, Offsets
 from streamops.recount import recount_job
-from streamops.recount_report import Report
+from streamops.recount.report import Report
 from streamops.settings import Settings
 
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}

@@ -1,16 +1,45 @@
-"""``snapshots``: the list of named snapshots."""
+"""``snapshots``: the catalogue of named snapshots."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import getpass
+import uuid
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
+from streamops import housekeeping
 from streamops import snapshots as catalogue
+from streamops.adapters.object_store import ObjectStore
 from streamops.cli import console
+from streamops.cli.operations import Owners
+from streamops.definitions import Keep
+from streamops.errors import RefusedError, SnapshotRefusedError
 from streamops.names import checked
+from streamops.operations import Owner
+from streamops.records import now
+from streamops.snapshots import difference, marks, portable, verification
 
-app = console.noun("List snapshots.")
+app = console.noun("List, show, verify, keep and remove snapshots.")
+
+Address = Annotated[str, typer.Argument(metavar="JOB/NAME", help="A snapshot.")]
+Job = Annotated[str, typer.Argument(metavar="JOB", help="The job.")]
+
+
+def address(text: str) -> tuple[str, str]:
+    """JOB/NAME, checked. Raises RefusedError, NameRefusedError."""
+    job, slash, name = text.partition("/")
+    if not slash:
+        raise RefusedError(f"{text!r} is not of the form JOB/NAME.")
+    return checked("job", job), checked("snapshot", name)
+
+
+def owner() -> Owner:
+    """This command, as the owner of a lock."""
+    return Owner(kind="cli", run_id=uuid.uuid4().hex[:12], user=getpass.getuser())
 
 
 @app.command("list")
@@ -22,17 +51,303 @@ def list_(
     """List snapshots, newest last."""
     if job is not None:
         checked("job", job)
-    found = sorted(catalogue.list(console.store(), job), key=lambda row: row.created)
+    store = console.store()
+    found = catalogue.entries(store, job)
     if json:
-        console.show_json([_row(row) for row in found])
+        console.show_json([_row(store, row) for row in found])
         return
-    rows = console.table("TIME", "SIZE (bytes)", "JOB NAME", "SNAPSHOT NAME", right=("SIZE (bytes)",))
+    columns = ("TIME", "SIZE (bytes)", "JOB NAME", "SNAPSHOT NAME", "VERIFIED", "NOTE")
+    rows = console.table(*columns, right=("SIZE (bytes)",))
     for row in found:
-        rows.add_row(console.when(row.created), f"{row.size:,}", row.job, row.name)
+        if row.manifest is None:
+            rows.add_row(console.when(row.written), "-", row.job, row.name, "-", f"refused: {row.refused}")
+            continue
+        last, pin = _checks(store, row).last(), marks.pinned(store, row.job, row.name)
+        verified = f"{console.when(last.when)[:16]} {last.how}" if last else "-"
+        note = f"damaged: {last.problem}" if last and last.problem else f"pinned: {pin.reason}" if pin else ""
+        rows.add_row(console.when(row.manifest.created), f"{row.manifest.size:,}", row.job, row.name, verified, note)
     console.out.print(rows)
 
 
-def _row(manifest: catalogue.Manifest) -> dict[str, object]:
+@app.command("show")
+@console.guarded
+def show(snapshot: Address, json: console.Json = False) -> None:
+    """Show what a snapshot holds, who took it, and when it was verified."""
+    store = console.store()
+    job, name = address(snapshot)
+    manifest = catalogue.load(store, job, name)
+    checks, pin = marks.checks(store, job, name, manifest.attempt), marks.pinned(store, job, name)
+    own = manifest.copied()
+    if json:
+        details = manifest.model_dump(mode="json", exclude={"objects"})
+        details |= {"size": manifest.size, "objects": len(manifest.objects), "pin": pin, "checks": checks.checks}
+        console.show_json(details | {"copied_objects": len(own), "copied_size": sum(item.size for item in own)})
+        return
+    how = "while the job ran" if manifest.live else "after the job was stopped"
+    console.out.print(f"[bold]{job}/{name}[/]: version {manifest.version}, deployment {manifest.deployment}")
+    console.say(f"taken:     {console.when(manifest.created)}, {how}, by {manifest.requested_by or 'nobody named'}")
+    console.say(f"run:       {manifest.dag_run or '-'}, operation {manifest.operation or '-'}")
+    size = f"{manifest.size:,} bytes in {len(manifest.objects)} objects"
+    console.say(f"size:      {size}, of which {sum(item.size for item in own):,} in {len(own)} are its own")
+    console.say(f"signature: {store.keyring.key_of(manifest.signature)}")
+    console.say(f"pinned:    {f'{pin.reason} (by {pin.by})' if pin else 'no'}")
+    for check in sorted(checks.checks.values(), key=lambda item: item.when):
+        found = check.problem or check.details or "good"
+        console.say(f"verified:  {console.when(check.when)} {check.how}: {found} ({check.seconds:.1f} s)")
+    if not checks.checks:
+        console.say(f"verified:  never; 'streamops snapshots verify {job}/{name}' does it")
+    rows = console.table("STAGE", "BATCH", "OBJECTS", "SIZE (bytes)", "NEXT OFFSETS", right=("BATCH", "SIZE (bytes)"))
+    for stage, described in manifest.stages.items():
+        items = [item for item in manifest.objects if item.stage == stage]
+        offsets = ", ".join(f"{source} {_offsets(places)}" for source, places in described.offsets.items())
+        rows.add_row(stage, str(described.batch), str(len(items)), f"{sum(i.size for i in items):,}", offsets or "-")
+    console.out.print(rows)
+
+
+@app.command("pin")
+@console.guarded
+def pin(
+    snapshot: Address, reason: Annotated[str, typer.Option("--reason", help="Why it must be kept.")] = "kept by hand"
+) -> None:
+    """Keep a snapshot whatever the rule says."""
+    job, name = address(snapshot)
+    marks.pin(console.store(), job, name, reason, getpass.getuser())
+    console.say(f"Snapshot {job}/{name} is pinned: {reason}.")
+
+
+@app.command("unpin")
+@console.guarded
+def unpin(snapshot: Address) -> None:
+    """Leave a snapshot to the rule again."""
+    job, name = address(snapshot)
+    was = marks.unpin(console.store(), job, name)
+    console.say(f"Snapshot {job}/{name} is {'no longer' if was else 'not'} pinned.")
+
+
+@app.command("remove")
+@console.guarded
+def remove(
+    snapshot: Address, reason: Annotated[str, typer.Option("--reason", help="Why, for the list of removed ones.")] = ""
+) -> None:
+    """Remove a snapshot; 'undelete' brings it back for 14 days."""
+    settings, store = console.settings(), console.store()
+    job, name = address(snapshot)
+    housekeeping.remove(store, job, name, reason or "by hand", owner(), Owners(settings).finished)
+    console.say(f"Snapshot {job}/{name} is removed; for 14 days 'streamops snapshots undelete {job}/{name}' undoes it.")
+
+
+@app.command("undelete")
+@console.guarded
+def undelete(snapshot: Address) -> None:
+    """Bring a removed snapshot back."""
+    job, name = address(snapshot)
+    manifest = catalogue.undelete(console.store(), job, name)
+    console.say(f"Snapshot {job}/{name} is back: {manifest.size:,} bytes in {len(manifest.objects)} objects.")
+
+
+@app.command("removed")
+@console.guarded
+def removed(job: Job, json: console.Json = False) -> None:
+    """List removed snapshots that can be brought back."""
+    found = catalogue.removed(console.store(), checked("job", job))
+    if json:
+        console.show_json(
+            [{"snapshot": i.name, "removed": i.when, "until": i.until(), "record": i.record} for i in found]
+        )
+        return
+    rows = console.table("REMOVED", "UNTIL", "SNAPSHOT NAME", "BY", "REASON")
+    for item in found:
+        by, reason = (item.record.by, item.record.reason) if item.record else ("?", "cannot be read")
+        rows.add_row(console.when(item.when), console.when(item.until()), item.name, by, reason)
+    console.out.print(rows)
+
+
+@app.command("prune")
+@console.guarded
+def prune(
+    job: Job,
+    apply: Annotated[bool, typer.Option("--apply", help="Do it; otherwise only say what would be done.")] = False,
+    last: Annotated[int | None, typer.Option(min=1, help="Keep so many; instead of the definition's rule.")] = None,
+    hourly: Annotated[int, typer.Option(min=0, help="Keep the newest of so many hours.")] = 0,
+    daily: Annotated[int, typer.Option(min=0, help="Keep the newest of so many days.")] = 0,
+    weekly: Annotated[int, typer.Option(min=0, help="Keep the newest of so many weeks.")] = 0,
+    json: console.Json = False,
+) -> None:
+    """Say which snapshots are kept or removed, and why; with --apply, do it."""
+    settings, store = console.settings(), console.store()
+    keep = housekeeping.keep_of(store, checked("job", job))
+    if last or hourly or daily or weekly:
+        keep = Keep(last=last or 1, hourly=hourly, daily=daily, weekly=weekly)
+    if apply:
+        done = housekeeping.prune(store, job, keep, owner(), Owners(settings).finished)
+    else:
+        done = housekeeping.plan(store, job, keep, now())
+    if json:
+        console.show_json(done)
+        return
+    rows = console.table("TIME", "SNAPSHOT NAME", "", "WHY")
+    for verdict in done.verdicts:
+        what = "keep" if verdict.keep else "removed" if apply else "would be removed"
+        rows.add_row(console.when(verdict.created), verdict.name, what, verdict.why)
+    console.out.print(rows)
+    swept = done.swept
+    if swept.stopped_by:
+        console.say(f"Nothing is freed: {swept.stopped_by}")
+    else:
+        console.say(
+            f"{swept.size:,} bytes {'freed' if apply else 'would be freed'} of what went 14 days ago or before."
+        )
+    if not apply and any(not verdict.keep for verdict in done.verdicts):
+        console.say("This was a dry run; --apply does it.")
+
+
+@app.command("verify")
+@console.guarded
+def verify(
+    what: Annotated[str, typer.Argument(metavar="JOB[/NAME]", help="A snapshot, or all of a job.")],
+    json: console.Json = False,
+) -> None:
+    """Read every object back and compare it with the signed manifest. Exit code 1 if anything is wrong."""
+    store = console.store()
+    if "/" in what:
+        names = [address(what)]
+    else:
+        names = [(what, entry.name) for entry in catalogue.entries(store, checked("job", what))]
+    say = (lambda line: None) if json else console.say
+    found: dict[str, object] = {}
+    wrong = []
+    for job, name in names:
+        try:
+            found[f"{job}/{name}"] = verification.verify(store, job, name, say)
+        except SnapshotRefusedError as error:
+            found[f"{job}/{name}"] = str(error)
+            wrong.append(str(error))
+    if json:
+        console.show_json(found)
+    for text in wrong:
+        console.err.print(f"[bold red]error:[/] {escape(text)}")
+    if wrong:
+        raise typer.Exit(1)
+
+
+@app.command("diff")
+@console.guarded
+def diff(first: Address, second: Address, json: console.Json = False) -> None:
+    """Compare two snapshots: batches, offsets, state and sizes of each stage."""
+    store = console.store()
+    one, two = catalogue.load(store, *address(first)), catalogue.load(store, *address(second))
+    found = difference.diff(one, two)
+    if json:
+        console.show_json(found)
+        return
+    number = ("BATCHES", "EVENTS", "STATE (bytes)", "CHANGE", "SHARED (bytes)")
+    rows = console.table("STAGE", *number, "NOTE", right=number)
+    for item in found:
+        a, b = item.first, item.second
+        if a is None or b is None:
+            rows.add_row(item.stage, "-", "-", "-", "-", "-", f"only in {first if b is None else second}")
+            continue
+        note = "" if item.same_query else "another query: the stage started anew in between"
+        change = b.state_size - a.state_size
+        events = sum(item.events.values())
+        rows.add_row(
+            item.stage, f"{a.batch} > {b.batch}", f"{events:+,}", f"{b.state_size:,}", f"{change:+,}",
+            f"{item.shared_size:,}", note,
+        )  # fmt: skip
+    console.out.print(rows)
+    if (one.version, one.deployment) != (two.version, two.deployment):
+        console.say(f"{one.version} (deployment {one.deployment}) and {two.version} (deployment {two.deployment})")
+
+
+@app.command("export")
+@console.guarded
+def export(snapshot: Address, file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write.")]) -> None:
+    """Pack a snapshot and its published version into one file."""
+    job, name = address(snapshot)
+    with _Bar(f"{job}/{name}") as bar:
+        manifest = portable.export(console.store(), job, name, file, bar.show)
+    console.say(f"{job}/{name} is in {file}: {len(manifest.objects)} objects, {file.stat().st_size:,} bytes.")
+
+
+@app.command("import")
+@console.guarded
+def import_(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file that 'export' wrote.")],
+    trust: Annotated[bool, typer.Option("--trust", help="Accept it although another installation signed it.")] = False,
+) -> None:
+    """Bring a snapshot from a file into this installation. Run it again if it died: it goes on."""
+    with _Bar(str(file)) as bar:
+        done = portable.load(console.store(), file, trust=trust, progress=bar.show)
+    place = f"{done.manifest.job}/{done.manifest.name}"
+    there = f", {done.skipped} were there already" if done.skipped else ""
+    published = f"; version {done.manifest.version} is published now" if done.published else ""
+    console.say(f"Snapshot {place} is here: {done.objects} objects brought{there}{published}.")
+
+
+@app.command("schedule")
+@console.guarded
+def schedule(json: console.Json = False) -> None:
+    """Show each job's schedule, and how its last scheduled snapshot went."""
+    from streamops import scheduled
+    from streamops.schedules import due
+
+    store, moment = console.store(), now()
+    found: list[dict[str, Any]] = []
+    for job in housekeeping.known_jobs(store):
+        plan, since = scheduled.plan_of(store, job)
+        last = scheduled.last_of(store, job)
+        if plan is None and last is None:
+            continue
+        waiting = due(plan, last.slot if last and last.state != "began" else None, since, moment) if since else None
+        found.append({"job": job, "every": plan and (plan.every or plan.cron), "last": last, "due": waiting})
+    if json:
+        console.show_json(found)
+        return
+    rows = console.table("JOB NAME", "SCHEDULE", "LAST", "STATE", "LATE", "NOTE", right=("LATE",))
+    for item in found:
+        last, waiting = item["last"], item["due"]
+        state, late = (last.state, console.duration(last.late_s)) if last else ("-", "-")
+        note = (
+            last.reason if last and last.reason else f"{last.missed} missed before it" if last and last.missed else ""
+        )
+        if waiting:
+            note = f"due since {console.when(waiting.slot)}{f'; {note}' if note else ''}"
+        rows.add_row(item["job"], item["every"] or "none", console.when(last.slot if last else None), state, late, note)
+    console.out.print(rows)
+
+
+class _Bar:
+    """Progress in bytes, on a terminal only."""
+
+    def __init__(self, title: str) -> None:
+        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+        self._progress = Progress(*columns, console=console.err, transient=True)
+        self._task = self._progress.add_task(title, total=None)
+
+    def __enter__(self) -> _Bar:
+        if console.err.is_terminal:
+            self._progress.start()
+        return self
+
+    def show(self, done: int, total: int) -> None:
+        self._progress.update(self._task, completed=done, total=total)
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+
+def _offsets(partitions: dict[str, int]) -> str:
+    return " ".join(f"{partition}:{offset}" for partition, offset in partitions.items())
+
+
+def _checks(store: ObjectStore, entry: catalogue.Entry) -> marks.Checks:
+    return marks.checks(store, entry.job, entry.name, entry.manifest.attempt) if entry.manifest else marks.Checks()
+
+
+def _row(store: ObjectStore, entry: catalogue.Entry) -> dict[str, object]:
+    manifest = entry.manifest
+    if manifest is None:
+        return {"time": entry.written, "job": entry.job, "snapshot": entry.name, "refused": entry.refused}
     return {
         "time": manifest.created,
         "size": manifest.size,
@@ -44,4 +359,6 @@ def _row(manifest: catalogue.Manifest) -> dict[str, object]:
         "operation": manifest.operation,
         "objects": len(manifest.objects),
         "stages": {name: stage.batch for name, stage in manifest.stages.items()},
+        "verified": _checks(store, entry).checks,
+        "pin": marks.pinned(store, entry.job, entry.name),
     }

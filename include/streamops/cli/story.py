@@ -1,42 +1,95 @@
-"""``demo``: the whole story on this machine."""
+"""``demo``: whole stories on this machine."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
 from streamops import demo as demo_module
+from streamops import demo_elasticity
 from streamops.cli import console, stack
 from streamops.cli.progress import Progress
+from streamops.report import elasticity
+from streamops.report import fleet as fleet_page
 from streamops.settings import Settings
 
 
+class Told(StrEnum):
+    """The stories."""
+
+    UPGRADE = "upgrade"
+    ELASTICITY = "elasticity"
+    FLEET = "fleet"
+
+
 def demo(
+    told: Annotated[
+        Told,
+        typer.Argument(
+            metavar="STORY",
+            help="upgrade: a version under load; elasticity: the cluster under the job; fleet: vehicles on a map.",
+        ),
+    ] = Told.UPGRADE,
     traffic_before: Annotated[float, typer.Option(min=5, help="Seconds of traffic with v1.")] = 60.0,
     traffic_after: Annotated[float, typer.Option(min=5, help="Seconds of traffic with v2.")] = 90.0,
 ) -> None:
-    """Deploy, upgrade under load, and prove it.
+    """Tell a story under load, and prove that nothing was lost.
 
-    Can be run again on the same stack: v2 goes back to v1 through a snapshot first, and the story begins anew.
+    Can be run again on the same stack: state is continued, and the story begins anew.
     """
+    if told is Told.FLEET:
+        _fleet()
+        return
     settings = start_stack()
     options = demo_module.Options(traffic_before, traffic_after)
-    report = demo_module.Demo(settings, options, console.say, lambda: Progress(console.out, live=False).show).tell()
-    data, page = demo_module.write(report, options.report)
+    base = demo_module.Demo(settings, options, console.say, lambda: Progress(console.out, live=False).show)
+    if told is Told.ELASTICITY:
+        report = demo_elasticity.Elasticity(base).tell()
+        written = demo_module.write(report, options.report, demo_elasticity.NAME, elasticity.page)
+        lines, commands = demo_elasticity.summary(report), ("cluster", "receipts", f"jobs show {demo_module.JOB}")
+    else:
+        report = base.tell()
+        written = demo_module.write(report, options.report)
+        lines, commands = (
+            demo_module.summary(report),
+            (
+                f"jobs show {demo_module.JOB}",
+                f"snapshots {demo_module.JOB}",
+                f"recount {demo_module.JOB} --since 2m",
+            ),
+        )
+    _end(report, written, lines, commands)
+
+
+def _end(report: dict[str, Any], written: tuple[Path, Path], lines: list[str], commands: tuple[str, ...]) -> None:
+    """The summary, where to look, and what to try next. Exit code 1 when the recount is not clean."""
     console.say("\n== Summary")
-    for line in demo_module.summary(report):
+    for line in lines:
         console.say(line)
+    data, page = written
     console.say(f"\nThe report with pictures: {page}\nIts numbers:              {data}\n\nThe stack is left running:")
     stack.addresses()
-    console.say(
-        f"\nTry next:\n"
-        f"  .venv/bin/streamops jobs show {demo_module.JOB}\n"
-        f"  .venv/bin/streamops snapshots {demo_module.JOB}\n"
-        f"  .venv/bin/streamops recount {demo_module.JOB} --since 2m\n"
-    )
+    console.say("\nTry next:\n" + "".join(f"  .venv/bin/streamops {command}\n" for command in commands))
     if not report["recount"]["clean"]:
         console.fail("The recount is not clean: the results are not what the topic says.")
+
+
+def _fleet() -> None:
+    from stack import lifecycle
+    from stack.fleet import story
+
+    console.say("== Start the stack")
+    settings = lifecycle.up(say=console.say, generator=False)
+    lifecycle.fleet_start()
+    fleet = story.FleetStory(settings, console.say, lambda: Progress(console.out, live=False).show)
+    report = fleet.tell(lifecycle.fleet_stop)
+    written = demo_module.write(report, demo_module.Options().report, story.NAME, fleet_page.page)
+    lifecycle.fleet_start()  # so that the map is alive
+    commands = (f"logs {story.JOB} --follow", "libraries", f"jobs show {story.JOB}")
+    _end(report, written, story.summary(report), commands)
 
 
 def start_stack() -> Settings:

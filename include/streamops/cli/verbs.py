@@ -17,6 +17,10 @@ from streamops.follow import Runbooks, request
 from streamops.operations import Operation, Owner, Request, plan
 
 Job = Annotated[str, typer.Argument(metavar="JOB", help="The job.")]
+AcceptLoss = Annotated[
+    list[str] | None,
+    typer.Option("--accept-loss", metavar="STAGE", help="The state of this stage may be lost; repeatable."),
+]
 Standby = Annotated[
     bool, typer.Option(help="Warm the new driver up before the present one stops, for the shortest gap.")
 ]
@@ -30,6 +34,9 @@ Address = Annotated[
 ]
 LogLevels = Annotated[
     list[str] | None, typer.Option(metavar="LOGGER=LEVEL", help="A logger's least level, like source.beta=DEBUG.")
+]
+Library = Annotated[
+    str | None, typer.Option(metavar="LIBRARY/VERSION", help="The version of the shared library that it uses.")
 ]
 Timeout = Annotated[int | None, typer.Option("--timeout", metavar="S", help="Seconds until it must be healthy.")]
 
@@ -50,7 +57,9 @@ def deploy(
         list[str] | None, typer.Option(metavar="SOURCE=TOPIC", help="A source's topic; repeatable.")
     ] = None,
     address: Address = None,
+    library: Library = None,
     log_level: LogLevels = None,
+    accept_loss: AcceptLoss = None,
     timeout: Timeout = None,
     without_airflow: Here = False,
     json: console.Json = False,
@@ -66,6 +75,8 @@ def deploy(
         from_snapshot=from_snapshot,
         from_scratch=from_scratch or None,
         fork=fork or None,
+        accept_loss=accept_loss or None,
+        library=library,
         params=params or None,
         topics=_pairs("--topic", topic) or None,
         addresses=_pairs("--address", address) or None,
@@ -85,7 +96,9 @@ def upgrade(
         typer.Option(metavar="S", help="Seconds that it is watched; then the old version comes back, or not. 0: none."),
     ] = None,
     address: Address = None,
+    library: Library = None,
     log_level: LogLevels = None,
+    accept_loss: AcceptLoss = None,
     timeout: Timeout = None,
     without_airflow: Here = False,
     json: console.Json = False,
@@ -102,6 +115,8 @@ def upgrade(
         probation_s=probation,
         addresses=_pairs("--address", address) or None,
         logging=_pairs("--log-level", log_level) or None,
+        accept_loss=accept_loss or None,
+        library=library,
         healthy_timeout_s=timeout,
     )
     say(json, done, f"{job} {version} is running from snapshot {snapshot}.")

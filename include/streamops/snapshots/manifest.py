@@ -67,7 +67,7 @@ class Manifest(_Model):
     spark_version: str
     checkpoint_format: int = 2
     stages: dict[str, ManifestStage]
-    fingerprints: dict[str, str] = {}
+    fingerprints: dict[str, Any] = {}  # per stage, of the version that wrote the state
     objects: tuple[ManifestObject, ...]
     signature: str | None = None
 

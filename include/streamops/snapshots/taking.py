@@ -10,11 +10,12 @@ snapshot names it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed
+from typing import Any
 
 from streamops import checkpoints, keys
 from streamops.adapters.object_store import ObjectInfo, ObjectStore
@@ -91,6 +92,7 @@ def export(
     free_bytes: int | None = None,
     also_to: str | None = None,
     also_stages: Iterable[str] = (),
+    fingerprints: Mapping[str, Any] | None = None,
     say: Say = lambda line: None,
 ) -> Manifest:
     """Copy the last committed batch of every stage; the snapshot does not exist until ``commit_manifest``.
@@ -99,6 +101,7 @@ def export(
         attempt: names the prefix of the data; another try that repeats it copies over its own objects.
         stages: all stages of the deployment's version; one without a commit is in the manifest without objects.
         also_to: an epoch prefix that gets the objects of ``also_stages`` at the same time, without its ready mark.
+        fingerprints: of the stages as deployed; one that is not known is left out.
 
     Raises:
         SnapshotRefusedError: too little space.
@@ -136,10 +139,12 @@ def export(
         version=deployment.version,
         artifact_sha256=deployment.artifact_sha256,
         runtime_sha256=deployment.runtime_sha256,
+        shared_library=f"{used.label} {used.sha256}" if (used := deployment.library) else None,
         deployment=deployment.number,
         epoch=epoch,
         spark_version=_spark_version(),
         stages={stage: described for stage, (described, _) in done.items()},
+        fingerprints=dict(fingerprints or {}),
         objects=tuple(item for _, items in done.values() for item in items),
     ).signed(store.keyring)
 

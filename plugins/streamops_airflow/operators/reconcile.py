@@ -18,7 +18,7 @@ class ReconcileOperator(OperationMixin, BaseOperator):
 
     def execute(self, context: Context) -> list[str] | None:
         """Look at everything once, and act."""
-        from streamops.reconciler import Reconciler
+        from streamops.cluster.reconciler import Reconciler
 
         dag_run = context["dag_run"]
         owner = Owner(kind="airflow", dag_id=dag_run.dag_id, run_id=dag_run.run_id, user="reconcile")

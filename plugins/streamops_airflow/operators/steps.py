@@ -11,7 +11,7 @@ from streamops import bodies
 from streamops.errors import LockedError
 from streamops.names import shown
 from streamops.operations import OVER
-from streamops_airflow import runs
+from streamops_airflow import assets, runs
 from streamops_airflow.operators.base import OperationMixin, plain_errors
 
 if TYPE_CHECKING:
@@ -40,7 +40,10 @@ class StepsOperator(OperationMixin, BaseOperator):
         """The steps themselves; a waiting step that is done is only recorded."""
         run = runs.of(context)
         with self.carried_out(context):
-            return dict(self.engine(context).run_task(run.job, run.operation_id, self.task_id))
+            facts = dict(self.engine(context).run_task(run.job, run.operation_id, self.task_id))
+        if self.outlets and "snapshot" in facts:
+            assets.announce(context, run.job, facts["snapshot"], facts.get("bytes", 0))
+        return facts
 
 
 class BeginOperator(StepsOperator):
@@ -141,3 +144,14 @@ class OutcomeOperator(TeardownOperator):
         """Skipped if the job was held by another operation; failed if this run was ended before it began one."""
         if context["ti"].xcom_pull(task_ids="check", key=HELD) is None:
             raise AirflowFailException(f"The run ended before it began an operation on {shown(job)}.")
+
+
+def ending(restore: str | None = None) -> list[TeardownOperator]:
+    """The last tasks of every runbook, in order. They run whatever became of the tasks before them.
+
+    Args:
+        restore: task id of the one that brings back what ran before, for runbooks that can fail half way.
+    """
+    restoring: list[TeardownOperator] = [RestoreOperator(task_id=restore).as_teardown()] if restore else []
+    release = ReleaseOperator(task_id="release_lock").as_teardown()
+    return [*restoring, release, OutcomeOperator(task_id="outcome").as_teardown(on_failure_fail_dagrun=True)]

@@ -1,0 +1,134 @@
+"""The cluster under a job: a killed worker, an outage, a node more and a node less."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from statistics import median
+from typing import Any
+
+from benchmarks.session import Session
+from streamops.adapters.nodes import SupervisedNodes
+from streamops.cluster.membership import present
+from streamops.cluster.view import host_of
+from streamops.demo import RATE, RUNBOOKS, until
+from streamops.follow import request
+from streamops.freshness import longest_pause
+from streamops.operations import Operation
+from streamops.records import DriverStatus
+
+OUTAGE_S = 60.0
+QUIET_S = 40.0
+BACK_S = 240.0
+CLUSTER_RUNBOOKS = (*RUNBOOKS, "shutdown_cluster", "restart_cluster", "scale_cluster")
+
+
+def run(session: Session, times: int) -> dict[str, Any]:
+    """All of it with v2; seconds."""
+    nodes = SupervisedNodes(session.demo.settings)
+    session.runbooks.wait_ready(CLUSTER_RUNBOOKS)
+    session.to_v2()
+    members = len(_members(nodes))
+    if members != 2:
+        _run(session, "scale_cluster", size=2)
+    quiet = _pause(session, lambda: time.sleep(QUIET_S))  # the interval of the measurement
+    grown = _pause(session, lambda: _scaled(session, 3))
+    session.caught_up()
+    shrunk = _pause(session, lambda: _scaled(session, 2, without=_free_node(session, nodes)))
+    session.caught_up()
+    kills = []
+    for number in range(times):
+        kills.append(kill(session, nodes))
+        print(f"killed {number + 1} of {times}: first new point after {kills[-1]['seconds']:.1f} s", flush=True)
+        session.caught_up()
+        until(lambda: len(_members(nodes)) == 2, 90, "the killed worker does not come back; see 'make status'")
+    return {
+        "quiet_pause_s": quiet,
+        "scale_out_pause_s": grown,
+        "scale_in_pause_s": shrunk,
+        "kills": kills,
+        "kill_median_s": median(item["seconds"] for item in kills),
+        "restart": outage(session),
+    }
+
+
+def kill(session: Session, nodes: SupervisedNodes) -> dict[str, Any]:
+    """Kill -9 of the worker that hosts the driver; until the first newer point, with what happened in between."""
+    before = session.status()
+    node = host_of(nodes.inventory, nodes.master(), before.driver) if before else None
+    if before is None or node is None:
+        raise SystemExit("the master holds no driver of the job")
+    begun = time.time()
+    nodes.signal(node, "KILL")
+
+    def other() -> bool:
+        found = session.status()
+        return found is not None and found.holder != before.holder
+
+    until(other, BACK_S, "no new driver appears")
+    until(lambda: _newest(session) > begun, BACK_S, "no new point of avg_1s appears")
+    seconds = time.time() - begun
+    found = session.status()
+    assert found is not None
+    return {"seconds": round(seconds, 1), "node": node, "phases": _phases(found, begun, seconds)}
+
+
+def _phases(found: DriverStatus, begun: float, seconds: float) -> dict[str, float]:
+    """Where the time went, as the new driver tells it."""
+    started = (found.started - datetime.fromtimestamp(begun, UTC)).total_seconds()
+    boot = found.phases_ms.get("boot", 0) / 1000
+    return {
+        "until a driver process was started again": round(max(0.0, started - boot), 1),
+        "until its Spark context and code were there": round(boot, 1),
+        "until the first new point": round(seconds - started, 1),
+    }
+
+
+def outage(session: Session) -> dict[str, Any]:
+    """A shutdown, a minute of nothing, a restart: how long, and how fast it catches up."""
+    _run(session, "shutdown_cluster")
+    time.sleep(OUTAGE_S)  # the outage
+    begun = time.monotonic()
+    done = _run(session, "restart_cluster")
+    (told,) = done.facts("caught_up")["jobs"].values()
+    return {
+        "seconds": round(time.monotonic() - begun, 1),
+        "events": told["events"],
+        "catch_up_s": told["seconds"],
+        "times_the_rate": round(told["events"] / max(told["seconds"], 0.1) / RATE, 2),
+    }
+
+
+def _scaled(session: Session, size: int, without: str | None = None) -> None:
+    _run(session, "scale_cluster", size=size, nodes=(without,) if without else None)
+
+
+def _free_node(session: Session, nodes: SupervisedNodes) -> str | None:
+    """A member that hosts no driver, so that only executors have to leave."""
+    status, master = session.status(), nodes.master()
+    host = host_of(nodes.inventory, master, status.driver) if status else None
+    return next((name for name in reversed(_members(nodes)) if name != host), None)
+
+
+def _members(nodes: SupervisedNodes) -> tuple[str, ...]:
+    return present(nodes.inventory, nodes.master())
+
+
+def _newest(session: Session) -> float:
+    """End of the newest window of avg_1s that could be read, in seconds since the epoch."""
+    seen = session.watcher.seen("avg_1s")
+    return seen[-1].window_end_ms / 1000 if seen else 0.0
+
+
+def _pause(session: Session, act: Any) -> float | None:
+    """The longest time without a new point while something is done, and until a newer point can be read."""
+    begun = time.time()
+    act()
+    ended = time.time()
+    until(lambda: _newest(session) > ended, BACK_S, "no new point of avg_1s appears")
+    return longest_pause(session.watcher.seen("avg_1s"), int(begun * 1000), int(ended * 1000))
+
+
+def _run(session: Session, runbook: str, **values: Any) -> Operation:
+    asked = request(runbook, healthy_timeout_s=300, **values)
+    return session.runbooks.run(asked, session.demo.progress())

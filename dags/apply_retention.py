@@ -1,0 +1,38 @@
+"""
+# Apply retention
+
+**What it does.** For each job with `snapshots.keep` in its definition, it decides which snapshots are kept (the last
+ones, the newest of each hour, day and week; those that are pinned, in use, or the last good one) and removes the
+others. It says the reason for each. It also frees, for good, the bytes of what was removed 14 days ago or before.
+
+**When to use it.** It runs by itself every day at 02:10 UTC. To see what it would do, trigger it without *Apply*.
+
+**What it changes.** Removed snapshots leave the catalogue. For 14 days `streamops snapshots undelete JOB/NAME` brings
+each back; after that it is gone. Snapshots that others share objects with are never harmed.
+
+**What can go wrong, and how to recover.**
+
+- *A job is held by an operation*: it is left alone until the next run.
+- *A manifest is refused* (altered, or signed with an unknown key): nothing of that job is freed until that is settled.
+- *Killed in the middle*: run it again; it goes on.
+- *The wrong one was removed*: `streamops snapshots removed JOB`, then `undelete`. Pin what must stay.
+"""
+
+from airflow.sdk import DAG
+
+from streamops_airflow import forms, runs
+from streamops_airflow.operators.catalogue import RetentionOperator
+
+with DAG(
+    dag_id="apply_retention",
+    description="Remove the snapshots that no rule keeps, with the reason for each",
+    doc_md=__doc__,
+    schedule="10 2 * * *",
+    tags=["streamops", "snapshots", "schedule"],
+    params={
+        "job": forms.optional_job("Only this job; empty for all."),
+        "apply": forms.flag("Apply", "Remove and free; unticked, it only says what it would do.", default=True),
+    },
+    **{**runs.DAG_ARGS, "max_active_runs": 1},
+) as dag:
+    RetentionOperator(task_id="apply_retention")

@@ -1,0 +1,152 @@
+"""``check``: what becomes of each stage's state, before anything is touched, with or without a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from pydantic import ValidationError
+from rich.markup import escape
+
+from streamops import artifacts, compatibility, fingerprints, jobs, libraries, snapshots, verdicts
+from streamops.artifacts import ArtifactManifest
+from streamops.cli import console
+from streamops.compatibility import Outcome, Verdict
+from streamops.definitions import Param
+from streamops.errors import DefinitionError, NotFoundError, RefusedError
+from streamops.fingerprints import Fingerprint
+from streamops.names import checked
+
+Stages = Mapping[str, Fingerprint | None]
+_COLOURS: dict[Outcome, str] = {
+    "kept": "green",
+    "kept with caveat": "yellow",
+    "starts empty": "cyan",
+    "dropped": "magenta",
+    "unknown": "bold magenta",
+    "incompatible": "bold red",
+}
+
+
+def check(
+    target: Annotated[str, typer.Argument(metavar="JOB|DIR", help="A deployed job; or with --against, a directory.")],
+    version: Annotated[str | None, typer.Argument(metavar="VERSION", help="The version that would continue.")] = None,
+    from_snapshot: Annotated[
+        str | None, typer.Option("--from", metavar="SNAP", help="Compare with this snapshot (NAME or JOB/NAME).")
+    ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            metavar="JOB|PATH", help="Check the directory against what JOB runs, or against VERSION.yaml of another."
+        ),
+    ] = None,
+    accept_loss: Annotated[
+        list[str] | None, typer.Option("--accept-loss", metavar="STAGE", help="As for upgrade; repeatable.")
+    ] = None,
+    json: console.Json = False,
+) -> None:
+    """Say what becomes of each stage's state in another version.
+
+    Exit code 1 if an upgrade would be refused. With --against PATH no server is asked.
+    """
+    if against is not None:
+        if from_snapshot is not None:
+            raise RefusedError("--against compares with a version and --from with a snapshot; give one of them.")
+        old_name, old = _against(against)
+        new_name, new = _directory(Path(target), version)
+        found = compatibility.verdicts(old, new, version=new_name)
+    else:
+        if version is None:
+            raise RefusedError("Name the version to check ('streamops check JOB VERSION'), or give --against.")
+        old_name, new_name, found = _published(checked("job", target), version, from_snapshot)
+    _show(old_name, new_name, found, accept_loss or [], json)
+
+
+def _published(job: str, version: str, from_snapshot: str | None) -> tuple[str, str, tuple[Verdict, ...]]:
+    store = console.store()
+    new = artifacts.load_manifest(store, job, version)
+    name = f"{job} {version}"
+    record = jobs.record(store, job)
+    deployed = jobs.deployment(store, job, record.deployment) if record and record.deployment else None
+    params: dict[str, Param] = {}
+    if from_snapshot is not None:
+        other, _, snapshot = from_snapshot.rpartition("/")
+        manifest = snapshots.load(store, other or job, checked("snapshot", snapshot))
+        return f"snapshot {manifest.job}/{manifest.name}", name, verdicts.of_snapshot(manifest, new, params)
+    if deployed is None:
+        raise NotFoundError(f"There is no deployed job {job}; check a snapshot (--from), or a directory (--against).")
+    old = artifacts.load_manifest(store, job, deployed.version)
+    params = {key: value for key, value in deployed.params.items() if key in new.definition.params}
+    return f"{job} {deployed.version}", name, verdicts.of_deployment(old, deployed.params, new, params)
+
+
+def _against(against: str) -> tuple[str, Stages]:
+    """The old side: a path, or a job whose deployed (else newest published) version counts."""
+    path = Path(against)
+    if path.suffix == ".json" and path.is_file():
+        return _file(path)
+    if path.is_file():
+        return _directory(path.parent, path.stem)
+    if path.is_dir():
+        return _directory(path, None)
+    job, store = checked("job", against), console.store()
+    record = jobs.record(store, job)
+    if record and record.deployment:
+        deployed = jobs.deployment(store, job, record.deployment)
+        manifest = artifacts.load_manifest(store, job, deployed.version)
+        return f"{job} {manifest.version}", verdicts.known(manifest, deployed.params)
+    known = artifacts.versions(store, job)
+    if not known:
+        raise NotFoundError(f"There is neither a job nor a file {against}; name a job, VERSION.yaml or its directory.")
+    manifest = artifacts.load_manifest(store, job, known[-1])
+    return f"{job} {manifest.version}", verdicts.known(manifest, {})
+
+
+def _file(path: Path) -> tuple[str, Stages]:
+    try:
+        manifest = ArtifactManifest.model_validate_json(path.read_bytes())
+    except (ValidationError, OSError) as error:
+        raise DefinitionError(f"{path} is no manifest of a published version; give one or VERSION.yaml.") from error
+    return f"{manifest.job} {manifest.version}", verdicts.known(manifest, {})
+
+
+def _directory(directory: Path, version: str | None) -> tuple[str, Stages]:
+    """A version that need not be published: its plans are built here."""
+    if not directory.is_dir():
+        raise NotFoundError(f"{directory} is not a directory; give the directory that holds VERSION.yaml.")
+    definition, _ = artifacts.collect(directory, version)
+    library = libraries.beside(directory, definition.library) if definition.library else None
+    plans = artifacts.plans(directory, definition.version, library)
+    return f"{definition.job} {definition.version}", fingerprints.read(plans, definition.stages)
+
+
+def _show(old: str, new: str, found: tuple[Verdict, ...], accepted: list[str], json: bool) -> None:
+    against = compatibility.refused(found, accepted)
+    if json:
+        shown: dict[str, Any] = {"from": old, "to": new, "accepted": not against}
+        console.show_json(shown | {"verdicts": [item.model_dump(mode="json") for item in found]})
+    else:
+        console.out.print(f"[bold]{escape(old)}[/] to [bold]{escape(new)}[/]")
+        rows = console.table("STAGE", "VERDICT", "WHY", "WHAT FOLLOWS")
+        for column in rows.columns[2:]:
+            column.no_wrap, column.overflow = False, "fold"
+        rows.padding = (0, 2, 0, 0)
+        for item in found:
+            verdict = f"[{_COLOURS[item.outcome]}]{item.outcome}[/]"
+            rows.add_row(item.stage, verdict, escape(" ".join(item.reasons)), escape(item.consequence))
+        console.out.print(rows, soft_wrap=False)
+        console.say(_last(against))
+    if against:
+        raise typer.Exit(1)
+
+
+def _last(against: tuple[Verdict, ...]) -> str:
+    never = [item.stage for item in against if item.outcome == "incompatible"]
+    if never:
+        return f"An upgrade would be refused: {', '.join(never)} cannot continue its state."
+    if against:
+        options = " ".join(f"--accept-loss {item.stage}" for item in against)
+        return f"An upgrade would be refused as long as nobody agrees to lose state: {options}"
+    return "An upgrade would be accepted."

@@ -1,0 +1,31 @@
+"""Whether the master holds a driver for a job: decided from what the driver said and from what the master says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from streamops.cluster.membership import Driver, Master
+from streamops.records import FINAL, DriverStatus
+
+
+def unclaimed(master: Master, statuses: Iterable[DriverStatus | None]) -> tuple[Driver, ...]:
+    """Drivers of the master that no job's driver has called its own: starting, or relaunched under a new id.
+
+    Args:
+        statuses: what the drivers named in the job records said last.
+    """
+    own = {status.driver for status in statuses if status is not None and status.state not in FINAL}
+    return tuple(driver for driver in master.drivers if driver.id not in own)
+
+
+def held(master: Master, status: DriverStatus | None, others: Iterable[DriverStatus | None] = ()) -> bool:
+    """Whether the master has a driver that is this launch's, or may become it.
+
+    A relaunched driver gets a new id, and says so only once it has started. Until then a driver that nobody has
+    claimed may be it.
+    """
+    if status is not None and status.state in FINAL:
+        return False
+    if status is not None and any(driver.id == status.driver for driver in master.drivers):
+        return True
+    return bool(unclaimed(master, [status, *others]))

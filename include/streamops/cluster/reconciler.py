@@ -1,0 +1,210 @@
+"""Carries out what ``reconcile`` decides: one look at everything, then the actions, each as a recorded operation."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+
+from streamops import artifacts, jobs, keys, locks, records, steps
+from streamops.cluster import checks as cluster_checks
+from streamops.cluster import reconcile
+from streamops.cluster import record as cluster_record
+from streamops.cluster.membership import DOWN, Master
+from streamops.cluster.reconcile import Action, Lock, Look
+from streamops.engine import Engine
+from streamops.errors import NotFoundError, StreamOpsError
+from streamops.follow import request
+from streamops.names import CLUSTER, label
+from streamops.operations import OVER, Owner, operation_id, tasks
+from streamops.records import DriverStatus, JobRecord
+
+FRESH = timedelta(seconds=15)
+_LOOK_S = 4.0  # between two looks at a status that is not fresh: drivers speak every second, whatever their clock says
+
+
+@dataclass(frozen=True)
+class Reconciler:
+    """One pass over an installation.
+
+    Args:
+        owner: of the operations that it begins; a later pass settles them when this one is gone.
+        say: receives a line for each thing done; nothing is said when nothing was done.
+    """
+
+    engine: Engine
+    owner: Owner
+    say: Callable[[str], None]
+    look_s: float = _LOOK_S
+
+    def run(self) -> list[str]:
+        """Look and act; returns what was done. A failure with one job does not keep the others from being looked at."""
+        done: list[str] = []
+        for name, action in [(CLUSTER, self._cluster()), *self._nodes()]:
+            done += self._do(name, action)
+        starting = []
+        for record, action, look in self._jobs():
+            if action.kind == "start":
+                starting.append((record, action))
+            else:
+                done += self._do(record.job, action) + self._second(record, look)
+        return done + self._start(starting)
+
+    # --- looks
+
+    def _lock(self, scope: str) -> tuple[Lock, str | None]:
+        found = locks.read(self.engine.store, scope)
+        if found is None or found.value.operation is None:
+            return "free", None
+        stale = locks.is_stale(found.value, self.engine.ports.owners.finished, records.now())
+        return ("abandoned" if stale else "held"), found.value.operation
+
+    def _cluster(self) -> Action:
+        lock, holder = self._lock(CLUSTER)
+        operation = self.engine.find(CLUSTER, holder) if holder else None
+        return reconcile.settle(operation) if lock == "abandoned" and operation else Action("nothing", "")
+
+    def _nodes(self) -> list[tuple[str, Action]]:
+        """Programs that should run and do not: after a start by hand, or one that supervisord gave up on."""
+        try:
+            nodes = self.engine.ports.nodes()
+            cluster = cluster_record.read(self.engine.store)
+            wanted = ("master", *cluster.wanted(nodes.inventory))
+        except NotFoundError:
+            return []
+        up = []
+        for name in wanted:
+            try:
+                if nodes.program(name).up:
+                    up.append(name)
+            except StreamOpsError:
+                up.append(name)  # a node that does not answer is not this pass's to start
+        down = reconcile.programs(cluster, self._lock(CLUSTER)[0], wanted, up)
+        for name in down:
+            nodes.start(name)
+        return [(name, Action("start", "its program did not run")) for name in down]
+
+    def _jobs(self) -> list[tuple[JobRecord, Action, Look]]:
+        store = self.engine.store
+        known = cluster_checks.known(store)
+        said = {record.job: self._status(record) for record in known}
+        quiet = {job for job, status in said.items() if status and records.now() - status.updated > FRESH}
+        quiet |= {job for job, status in said.items() if status and status.updated - records.now() > FRESH}
+        if quiet:
+            time.sleep(self.look_s)  # the interval that is measured
+        later = {record.job: self._status(record) for record in known if record.job in quiet}
+        try:
+            master = self.engine.ports.nodes().master()
+        except NotFoundError:
+            master = DOWN
+        return [(record, *self._decide(record, said, later, master)) for record in known]
+
+    def _decide(
+        self,
+        record: JobRecord,
+        said: dict[str, DriverStatus | None],
+        later: dict[str, DriverStatus | None],
+        master: Master,
+    ) -> tuple[Action, Look]:
+        lock, holder = self._lock(record.job)
+        operation = self.engine.find(record.job, holder) if holder else None
+        before, now = said[record.job], later.get(record.job, said[record.job])
+        speaks = now is not None and (record.job not in later or before is None or now.updated != before.updated)
+        if lock == "abandoned" and operation is None:
+            lock = "free"  # of a cluster's operation, or of one that never began
+        look = Look(
+            record=record,
+            status=now,
+            speaks=speaks,
+            master=master,
+            cluster=cluster_record.read(self.engine.store),
+            lock=lock,
+            operation=operation,
+            others=tuple(status for job, status in said.items() if job != record.job),
+        )
+        return reconcile.decide(look), look
+
+    def _status(self, record: JobRecord) -> DriverStatus | None:
+        return jobs.status(self.engine.store, record.job, record.launch) if record.launch else None
+
+    # --- actions
+
+    def _do(self, scope: str, action: Action) -> list[str]:
+        if action.kind == "start":  # a node, started already
+            return self._said(f"{scope} is started: {action.why}")
+        if action.kind not in ("finish", "take back"):
+            return []
+        name = self._lock(scope)[1]
+        if name is None:
+            return []
+        try:
+            operation = self.engine.find(scope, name)
+            if operation is None or operation.state in OVER:
+                self.engine.release(scope, name)
+            elif action.kind == "finish":
+                self.engine.resume(scope, name)
+            else:
+                self.engine.abort(scope, name)
+        except StreamOpsError as error:
+            return self._said(f"{label(scope)}: {action.why}; {error}")
+        return self._said(f"{label(scope)}: {action.why}; {'finished' if action.kind == 'finish' else 'taken back'}")
+
+    def _second(self, record: JobRecord, look: Look) -> list[str]:
+        """A second driver where the definition asks for one, and there is room; the first one is left alone."""
+        if record.launch is None or not record.version or record.desired != "running":
+            return []
+        ports = self.engine.ports
+        try:
+            version = artifacts.load_manifest(ports.store, record.job, record.version)
+            if not version.definition.standby_driver:
+                return []
+            found = records.read(ports.store, keys.second_driver(record.job, record.launch), DriverStatus)
+            if not reconcile.wants_second(look, found.value if found else None):
+                return []
+            if not ports.submitter.room_for(version.definition.resources):
+                return []
+            deployment = jobs.deployment(ports.store, record.job, record.deployment)
+            driver = ports.submitter.submit(steps.recorded(deployment, version, record.launch))
+        except StreamOpsError as error:
+            return self._said(f"{record.job}: its second driver is not started; {error}")
+        return self._said(f"{record.job}: a second driver, {driver}, is started, and watches over the first")
+
+    def _start(self, wanted: list[tuple[JobRecord, Action]]) -> list[str]:
+        """All drivers are submitted before any is waited for."""
+        done: list[str] = []
+        begun: list[tuple[str, str]] = []
+        for record, action in wanted:
+            name = operation_id("recover_job", self.owner.dag_id, self.owner.run_id, record.job)
+            done += self._said(f"{record.job} is started again: {action.why}")
+            if self._carefully(record.job, name, partial(self._begin, record.job, name)):
+                begun.append((record.job, name))
+        for job, name in begun:
+            self._carefully(job, name, partial(self._end, job, name))
+        return done
+
+    def _begin(self, job: str, name: str) -> None:
+        self.engine.begin(request("recover_job", job=job), self.owner, name)
+        for task in tasks("recover_job")[:3]:
+            self.engine.run_task(job, name, task)
+
+    def _end(self, job: str, name: str) -> None:
+        for task in tasks("recover_job")[3:]:
+            self.engine.run_task(job, name, task)
+        self.engine.release(job, name)
+
+    def _carefully(self, job: str, name: str, act: Callable[[], None]) -> bool:
+        try:
+            act()
+        except StreamOpsError as error:
+            self.say(f"{job}: {error}")
+            if self.engine.find(job, name) is not None:
+                self.engine.fail(job, name, str(error))
+                self.engine.release(job, name)
+            return False
+        return True
+
+    def _said(self, line: str) -> list[str]:
+        self.say(line)
+        return [line]

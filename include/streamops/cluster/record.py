@@ -1,0 +1,59 @@
+"""What should be of the cluster: its nodes, whether it was shut down on purpose, and the jobs that ran then."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from streamops import keys, records
+from streamops.adapters.object_store import ObjectStore
+from streamops.cluster.nodes import Inventory
+from streamops.errors import ConflictError
+
+State = Literal["running", "stopping", "stopped", "starting"]
+_TRIES = 10
+
+
+class ClusterRecord(BaseModel):
+    """Written only by operations on the cluster, conditionally."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    state: State = "running"
+    nodes: tuple[str, ...] = ()  # that should be members; empty means: those of the inventory that are not spare
+    jobs: tuple[str, ...] = ()  # that ran when it was shut down; a restart brings back exactly these
+    library: str | None = None  # LIBRARY/VERSION that the restart brings the jobs back on, as the shutdown was told
+    changed_by: str = ""  # operation id
+
+    def wanted(self, inventory: Inventory) -> tuple[str, ...]:
+        """The nodes that should be members, in the order of the inventory; those that left it are gone."""
+        names = self.nodes or inventory.initial()
+        return tuple(name for name in inventory.names() if name in names)
+
+
+def read(store: ObjectStore) -> ClusterRecord:
+    """The record; that of a cluster that was never operated on when there is none."""
+    found = records.read(store, keys.cluster(), ClusterRecord)
+    return found.value if found else ClusterRecord()
+
+
+def change(store: ObjectStore, update: Mapping[str, object]) -> ClusterRecord:
+    """Set fields of the record; for the holder of the cluster's operation lock. Setting them again changes nothing.
+
+    Raises:
+        ConflictError: others kept changing it.
+    """
+    for _ in range(_TRIES):
+        found = records.read(store, keys.cluster(), ClusterRecord)
+        old = found.value if found else ClusterRecord()
+        new = old.model_copy(update=dict(update))
+        if found and new == old:
+            return old
+        try:
+            records.write(store, keys.cluster(), new, over=found.etag if found else None, new=found is None)
+        except ConflictError:
+            continue
+        return new
+    raise ConflictError("The record of the cluster keeps changing; look at 'streamops operations'.")

@@ -1,0 +1,93 @@
+"""The cluster as a person sees it: state, size and members, put together from inventory, record and master."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from streamops.cluster.membership import Master, present
+from streamops.cluster.nodes import Inventory
+from streamops.cluster.record import ClusterRecord
+from streamops.submission import mebibytes
+
+
+@dataclass(frozen=True)
+class Member:
+    """One node. Memory in MiB; ``state`` is the master's word for its worker, or what the node is without one."""
+
+    node: str
+    address: str
+    id: str
+    state: str
+    cores_used: int
+    cores_free: int
+    memory_used: int
+    memory_free: int
+    drivers: tuple[str, ...]
+    executors: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class View:
+    """``state``: running, incomplete, recovering, starting, stopping, stopped (by a shutdown), or down."""
+
+    state: str
+    version: str
+    ready: int
+    desired: int
+    members: tuple[Member, ...]
+    waiting: tuple[str, ...]  # jobs that a restart would bring back
+
+
+def host_of(inventory: Inventory, master: Master, driver: str) -> str | None:
+    """The node that hosts a driver, by Spark's id of it; None when the master does not hold it."""
+    worker = next((item.worker for item in master.drivers if item.id == driver), None)
+    return next((node.name for node in inventory.nodes if (one := master.worker(node)) and one.id == worker), None)
+
+
+def view(inventory: Inventory, record: ClusterRecord, master: Master, drivers: Mapping[str, str], version: str) -> View:
+    """Put together what there is.
+
+    Args:
+        drivers: Spark's id of a driver -> its job, as far as drivers have said so.
+    """
+    wanted = record.wanted(inventory)
+    here = [name for name in present(inventory, master) if name in wanted]
+    names = {application.id: application.name for application in master.applications}
+    members = []
+    for node in inventory.nodes:
+        worker = master.worker(node)
+        if worker is None:
+            state = "missing" if node.name in wanted and record.state == "running" else "spare"
+            state = "stopped" if node.name in wanted and record.state == "stopped" else state
+            size = mebibytes(node.memory)
+            members.append(Member(node.name, "-", "-", state, 0, node.cores, 0, size, (), ()))
+            continue
+        hosted = [drivers.get(driver.id, driver.id) for driver in master.drivers_on(worker)]
+        executors = [names.get(application, application) for application, _ in worker.executors]
+        members.append(
+            Member(
+                node.name,
+                worker.address,
+                worker.id,
+                worker.state,
+                worker.cores_used,
+                worker.cores - worker.cores_used,
+                worker.memory_used,
+                worker.memory - worker.memory_used,
+                tuple(sorted(hosted)),
+                tuple(sorted(executors)),
+            )
+        )
+    state = _state(record, master, len(here) == len(wanted))
+    return View(state, version, len(here), len(wanted), tuple(members), record.jobs)
+
+
+def _state(record: ClusterRecord, master: Master, complete: bool) -> str:
+    if master.status == "DOWN":
+        return "down" if record.state == "running" else record.state
+    if record.state != "running":
+        return record.state
+    if master.status != "ALIVE":
+        return "recovering"
+    return "running" if complete else "incomplete"

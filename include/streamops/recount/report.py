@@ -1,0 +1,151 @@
+"""What a recount found, and the comparison of expected points with written ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from pydantic import BaseModel, ConfigDict
+
+from streamops.recount.windows import Expected, Tags, Value, Window
+
+EXAMPLES = 5
+Read = Callable[[int, int], Iterator[tuple[int, Tags, Value]]]  # points with start <= time < end, in ms
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class Measured(_Model):
+    """One measurement. ``expected`` points of closed windows were compared; ``partial`` of them are partial."""
+
+    stage: str
+    measurement: str
+    expected: int = 0
+    missing: int = 0
+    wrong: int = 0
+    unexpected: int = 0
+    partial: int = 0
+    late: int = 0  # events that the job may have dropped as late; points with and without them are accepted
+    beyond: int = 0  # events so late that their windows had been compared before
+    first_window: datetime | None = None  # ends of the first and last window compared
+    last_window: datetime | None = None
+    closed_until: datetime | None = None
+    examples: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def off(self) -> int:
+        """Points that are not as they should be."""
+        return self.missing + self.wrong + self.unexpected
+
+
+class Report(_Model):
+    """The whole recount; ``offsets`` are source -> partition -> [first, end)."""
+
+    job: str
+    version: str
+    deployment: int
+    events: int
+    malformed: int
+    ahead: int
+    offsets: dict[str, dict[str, tuple[int, int]]]
+    measurements: tuple[Measured, ...]
+    seconds: float
+    clean: bool
+    reason: str
+
+
+def verdict(measurements: tuple[Measured, ...]) -> tuple[bool, str]:
+    """Whether a recount is clean, and why or why not."""
+    off = [f"{item.measurement} has {item.off} points that are off" for item in measurements if item.off]
+    if off:
+        return False, "; ".join(off)
+    compared = sum(item.expected for item in measurements)
+    if not compared:
+        return False, "nothing was compared: no window of this job is closed yet"
+    return True, f"all {compared} points are as the ledger says"
+
+
+def moment(time_ms: int) -> datetime:
+    """An instant for people, within what a calendar can show."""
+    return datetime.fromtimestamp(min(max(time_ms, -62_135_596_800_000), 253_402_300_799_000) / 1000, UTC)
+
+
+@dataclass
+class Comparison:
+    """Collects expected windows and compares them with written points, range by range, in bounded memory."""
+
+    stage: str
+    measurement: str
+    read: Read
+    from_ms: int = 0  # points before are not looked at
+    chunk_ms: int = 60_000
+    most: int = 200_000  # points kept before they are compared
+    _expected: dict[tuple[int, Tags], Expected] = field(default_factory=dict)
+    _counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("missing", "wrong", "unexpected"), 0))
+    _examples: dict[str, list[str]] = field(default_factory=dict)
+    _compared: int = 0
+    _partial: int = 0
+    _first_ms: int | None = None
+    _last_ms: int | None = None
+
+    def add(self, window: Window) -> None:
+        """Take in one window; windows come in order of their end."""
+        if window.end_ms < self.from_ms:
+            return
+        for tags, expected in window.points.items():
+            self._expected[window.end_ms, tags] = expected
+            if expected.value is not None:
+                self._compared += 1
+                self._partial += window.partial
+        self._first_ms = window.end_ms if self._first_ms is None else self._first_ms
+        self._last_ms = window.end_ms
+
+    def settle(self, until_ms: int, *, now: bool = False) -> None:
+        """Compare all windows that end at or before ``until_ms``, if there are enough of them, or ``now``."""
+        stop = until_ms + 1
+        if stop <= self.from_ms:
+            return
+        if not now and stop - self.from_ms < self.chunk_ms and len(self._expected) < self.most:
+            return
+        for time_ms, tags, value in self.read(self.from_ms, stop):
+            expected = self._expected.pop((time_ms, tags), None)
+            if expected is None:
+                self._note("unexpected", time_ms, tags, f"has {value}, and no event gives it")
+            elif not expected.accepts(value):
+                self._note(
+                    "wrong",
+                    time_ms,
+                    tags,
+                    f"is {value} and should be {expected.value if expected.others == () else expected}",
+                )
+        for key in [key for key in self._expected if key[0] < stop]:
+            expected = self._expected.pop(key)
+            if expected.value is not None:
+                self._note("missing", *key, f"is missing and should be {expected.value}")
+        self.from_ms = stop
+
+    def result(self, **more: object) -> Measured:
+        """What was found so far."""
+        return Measured.model_validate(
+            {
+                "stage": self.stage,
+                "measurement": self.measurement,
+                "expected": self._compared,
+                "partial": self._partial,
+                "first_window": None if self._first_ms is None else moment(self._first_ms),
+                "last_window": None if self._last_ms is None else moment(self._last_ms),
+                "examples": tuple(text for kind in self._examples.values() for text in kind),
+                **self._counts,
+                **more,
+            }
+        )
+
+    def _note(self, kind: str, time_ms: int, tags: Tags, text: str) -> None:
+        self._counts[kind] += 1
+        shown = self._examples.setdefault(kind, [])
+        if len(shown) < EXAMPLES:
+            shown.append(f"{self.measurement}{list(tags) if tags else ''} at {moment(time_ms).isoformat()} {text}")

@@ -1,0 +1,91 @@
+"""Snapshots by schedule: which jobs are due, and taking one with the steps of ``snapshot_job`` under the job's lock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+
+from streamops import artifacts, housekeeping, jobs, keys, records
+from streamops.adapters.object_store import ObjectStore
+from streamops.definitions import Snapshots
+from streamops.engine import Engine
+from streamops.errors import LockedError, NotFoundError, StreamOpsError
+from streamops.follow import request
+from streamops.operations import Owner
+from streamops.records import now
+from streamops.schedules import Due, Last, due
+
+
+def plan_of(store: ObjectStore, job: str) -> tuple[Snapshots | None, datetime | None]:
+    """The schedule of a job that should be running, and since when it has had it; None otherwise."""
+    record = jobs.record(store, job)
+    if record is None or record.desired != "running" or not record.deployment:
+        return None, None
+    try:
+        deployment = jobs.deployment(store, job, record.deployment)
+        definition = artifacts.load_manifest(store, job, deployment.version).definition
+    except NotFoundError:
+        return None, None
+    return definition.snapshots, deployment.created
+
+
+def last_of(store: ObjectStore, job: str) -> Last | None:
+    """What the schedule of a job did last."""
+    found = records.read(store, keys.snapshot_schedule(job), Last)
+    return found.value if found else None
+
+
+def due_now(store: ObjectStore, moment: datetime) -> dict[str, Due]:
+    """Every job whose snapshot is due. An attempt that only began is due again: its process died."""
+    found = {}
+    for job in housekeeping.known_jobs(store):
+        plan, since = plan_of(store, job)
+        if plan is None or since is None:
+            continue
+        last = last_of(store, job)
+        over = last.slot if last and last.state != "began" else None
+        if (item := due(plan, over, since, moment)) is not None:
+            found[job] = item
+    return found
+
+
+def take(
+    engine: Engine, job: str, item: Due, owner: Owner, say: Callable[[str], None] = lambda line: None
+) -> Last | None:
+    """Take one scheduled snapshot; None when an operation holds the job, which is then asked again later.
+
+    Run again after it died anywhere, it goes on with the same operation and the same name.
+
+    Raises:
+        StreamOpsError: it failed, which is remembered; the next one is not affected.
+    """
+    store = engine.store
+    base = Last(
+        slot=item.slot,
+        state="began",
+        snapshot=item.name,
+        when=now(),
+        late_s=item.late.total_seconds(),
+        missed=item.missed,
+    )
+    if item.missed:
+        say(f"{job}: {item.missed} earlier times were missed; this one stands for them")
+    asked = request("snapshot_job", job=job, snapshot=item.name)
+    operation_id = f"{item.name}-{job}"[:128]
+    try:
+        engine.begin(asked, owner, operation_id)
+        records.write(store, keys.snapshot_schedule(job), base)
+        operation = engine.run(asked, owner, operation_id)
+    except LockedError as error:
+        say(f"{job}: not now, {error}")
+        return None
+    except StreamOpsError as error:
+        failed = base.model_copy(update={"state": "failed", "reason": str(error), "when": now()})
+        records.write(store, keys.snapshot_schedule(job), failed)
+        raise
+    if operation.state != "succeeded":
+        raise StreamOpsError(f"Operation {operation_id} is {operation.state}: {operation.reason}")
+    taken = base.model_copy(update={"state": "taken", "when": now()})
+    records.write(store, keys.snapshot_schedule(job), taken)
+    say(f"{job}/{item.name} taken, {item.late.total_seconds():.0f} s after it was due")
+    return taken

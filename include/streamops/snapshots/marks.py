@@ -1,0 +1,90 @@
+"""What is noted about a snapshot beside its manifest, which never changes: pins, and what verifications found."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from streamops import keys, records
+from streamops.adapters.object_store import ObjectStore
+from streamops.records import now
+from streamops.snapshots import catalogue
+
+How = Literal["headers", "read back", "state", "restored"]
+
+
+class Pin(BaseModel):
+    """Says that retention must keep a snapshot."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    reason: str
+    by: str
+    when: datetime
+
+
+class Check(BaseModel):
+    """What a verification found; ``problem`` is empty when all was well."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    how: How
+    when: datetime
+    attempt: str  # of the snapshot that was looked at
+    problem: str = ""
+    objects: int = 0
+    size: int = 0
+    seconds: float = 0.0
+    details: str = ""
+
+
+class Checks(BaseModel):
+    """The last of each kind of verification."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    checks: dict[str, Check] = {}
+
+    def last(self) -> Check | None:
+        """The newest, whatever its kind."""
+        return max(self.checks.values(), key=lambda check: check.when, default=None)
+
+    def problem(self) -> str:
+        """What the newest verification that read the objects found wrong."""
+        last = self.last()
+        return last.problem if last else ""
+
+
+def pin(store: ObjectStore, job: str, name: str, reason: str, by: str) -> None:
+    """Keep a snapshot whatever the rule says. Raises NotFoundError, SnapshotRefusedError."""
+    catalogue.load(store, job, name)
+    records.write(store, keys.snapshot_pin(job, name), Pin(reason=reason, by=by, when=now()))
+
+
+def unpin(store: ObjectStore, job: str, name: str) -> bool:
+    """Leave a snapshot to the rule again; False if it was not pinned."""
+    found = store.exists(keys.snapshot_pin(job, name))
+    store.delete([keys.snapshot_pin(job, name)])
+    return found
+
+
+def pinned(store: ObjectStore, job: str, name: str) -> Pin | None:
+    """The pin of a snapshot."""
+    found = records.read(store, keys.snapshot_pin(job, name), Pin)
+    return found.value if found else None
+
+
+def note(store: ObjectStore, job: str, name: str, check: Check) -> None:
+    """Remember what a verification found."""
+    old = checks(store, job, name, check.attempt)
+    value = Checks(checks={**old.checks, check.how: check})
+    records.write(store, keys.snapshot_check(job, name), value)
+
+
+def checks(store: ObjectStore, job: str, name: str, attempt: str) -> Checks:
+    """What verifications found of this very snapshot, not of an earlier one of the name."""
+    found = records.read(store, keys.snapshot_check(job, name), Checks)
+    known = found.value.checks if found else {}
+    return Checks(checks={how: check for how, check in known.items() if check.attempt == attempt})

@@ -1,0 +1,121 @@
+"""Reading snapshots back: every byte of every object, compared with the signed manifest, and what was found noted."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from streamops import checkpoints
+from streamops.adapters.object_store import ObjectStore
+from streamops.errors import NotFoundError, SnapshotRefusedError, StreamOpsError, UnreachableError
+from streamops.records import now
+from streamops.snapshots import catalogue, integrity, marks
+from streamops.snapshots.manifest import Manifest, ManifestObject
+from streamops.snapshots.marks import Check, Checks
+
+Say = Callable[[str], None]
+FRESH = timedelta(days=7)  # a snapshot that was read back since then need not be read again
+
+
+@dataclass(frozen=True)
+class Found:
+    """One wrong object, in words that name it."""
+
+    item: ManifestObject
+    problem: str
+
+
+def read_back(store: ObjectStore, manifest: Manifest) -> list[Found]:
+    """Read every object and compare; all that is wrong, in the manifest's order.
+
+    Raises:
+        UnreachableError: the object store does not answer, which says nothing about the snapshot.
+    """
+    with ThreadPoolExecutor(checkpoints.THREADS) as pool:
+        problems = pool.map(lambda item: _read(store, item), manifest.objects)
+        return [Found(item, wrong) for item, wrong in zip(manifest.objects, problems, strict=True) if wrong]
+
+
+def _read(store: ObjectStore, item: ManifestObject) -> str:
+    if wrong := integrity.problem(store, item):
+        return wrong
+    digest, size = hashlib.sha256(), 0
+    try:
+        for chunk in store.chunks(item.key, item.version_id):
+            digest.update(chunk)
+            size += len(chunk)
+    except UnreachableError:
+        raise
+    except NotFoundError:
+        return f"{item.key} is missing"
+    except StreamOpsError as error:
+        return f"{item.key} cannot be read ({error})"
+    if size != item.size:
+        return f"{item.key} gives {size} bytes instead of {item.size}"
+    return "" if digest.hexdigest() == item.sha256 else f"{item.key} was altered: its bytes have another SHA-256"
+
+
+def verify(store: ObjectStore, job: str, name: str, say: Say = lambda line: None) -> Check:
+    """Read a snapshot back and note what was found.
+
+    Raises:
+        NotFoundError: there is no such snapshot.
+        SnapshotRefusedError: its manifest is refused, or objects are wrong; the message names the first.
+    """
+    manifest = catalogue.load(store, job, name)
+    began = time.monotonic()
+    found = read_back(store, manifest)
+    check = Check(
+        how="read back",
+        when=now(),
+        attempt=manifest.attempt,
+        problem="; ".join(item.problem for item in found[:5]) + (f" and {len(found) - 5} more" if found[5:] else ""),
+        objects=len(manifest.objects),
+        size=manifest.size,
+        seconds=round(time.monotonic() - began, 3),
+    )
+    marks.note(store, job, name, check)
+    if found:
+        for item in found:
+            say(f"{job}/{name}: {item.problem}")
+        raise integrity.refusal(store, manifest, found[0].item, check.problem)
+    say(f"{job}/{name}: {check.objects} objects, {check.size:,} bytes read back in {check.seconds:.1f} s, all good")
+    return check
+
+
+def wanted(known: Iterable[tuple[Manifest, Checks]], moment: datetime, fresh: timedelta = FRESH) -> list[Manifest]:
+    """Which snapshots to read back now: those that were not for a while, the longest first; never read comes first."""
+    ranked = []
+    for manifest, checks in known:
+        last = max((check.when for check in checks.checks.values() if check.how == "read back"), default=None)
+        if last is None or moment - last >= fresh:
+            ranked.append((last.timestamp() if last else 0.0, manifest.created, manifest))
+    return [manifest for _, _, manifest in sorted(ranked, key=lambda item: item[:2])]
+
+
+def verify_due(
+    store: ObjectStore, jobs: Iterable[str], moment: datetime, fresh: timedelta = FRESH, say: Say = lambda line: None
+) -> list[str]:
+    """Read back every snapshot whose turn it is; one that is wrong does not stop the others.
+
+    Returns:
+        What was found wrong; empty when all was well.
+    """
+    wrong = []
+    for job in jobs:
+        entries = catalogue.entries(store, job)
+        wrong += [f"{job}/{entry.name}: {entry.refused}" for entry in entries if entry.manifest is None]
+        manifests = [entry.manifest for entry in entries if entry.manifest]
+        known = [(item, marks.checks(store, job, item.name, item.attempt)) for item in manifests]
+        for manifest in wanted(known, moment, fresh):
+            try:
+                verify(store, job, manifest.name, say)
+            except NotFoundError:
+                continue  # removed meanwhile
+            except SnapshotRefusedError as error:
+                wrong.append(str(error))
+    return wrong

@@ -1,0 +1,130 @@
+"""The tasks that look after the snapshot catalogue: schedule, retention, verification."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+
+from streamops import housekeeping, scheduled
+from streamops.errors import LockedError, RefusedError
+from streamops.names import checked
+from streamops.operations import Owner
+from streamops.records import now
+from streamops.schedules import Due
+from streamops.snapshots import verification
+from streamops_airflow import assets
+from streamops_airflow.hooks.streamops import StreamOpsHook
+from streamops_airflow.operators.base import fence, finished, plain_errors
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from streamops.submission import Submission
+
+
+def owner(context: Context) -> Owner:
+    """The DAG run, as the owner of a lock."""
+    run = context["dag_run"]
+    user = getattr(run, "triggering_user_name", None) or "schedule"
+    return Owner(kind="airflow", dag_id=run.dag_id, run_id=run.run_id, user=user)
+
+
+class DueSnapshotsOperator(BaseOperator):
+    """Finds the jobs whose snapshot is due. XCom: one mapping of arguments for each."""
+
+    def execute(self, context: Context) -> list[dict[str, Any]]:
+        """Look, and say what was found."""
+        with plain_errors():
+            found = scheduled.due_now(StreamOpsHook().store, now())
+        for job, item in found.items():
+            self.log.info("%s: due since %s (%d missed before)", job, item.slot, item.missed)
+        if not found:
+            self.log.info("No snapshot is due")
+        return [{"job": job, "slot": item.slot.isoformat(), "missed": item.missed} for job, item in found.items()]
+
+
+class TakeScheduledOperator(BaseOperator):
+    """Takes one job's scheduled snapshot; skipped while another operation holds the job.
+
+    Args:
+        job, slot, missed: what ``DueSnapshotsOperator`` found.
+    """
+
+    def __init__(self, *, job: str, slot: str, missed: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.job, self.slot, self.missed = job, slot, missed
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Take it. Raises AirflowSkipException when the job is held: the next look finds it due again."""
+        engine = StreamOpsHook().engine(
+            say=self.log.info, finished=finished(context), submit=_nothing, at_point=fence(context), recount=False
+        )
+        slot = datetime.fromisoformat(self.slot).astimezone(UTC)
+        with plain_errors():
+            item = Due(slot, now() - slot, self.missed)
+            last = scheduled.take(engine, checked("job", self.job), item, owner(context), self.log.info)
+        if last is None:
+            raise AirflowSkipException(f"{self.job} is held by another operation")
+        assets.announce(context, self.job, last.snapshot, 0)
+        return {"job": self.job, "snapshot": last.snapshot, "late_s": round(last.late_s, 1), "missed": last.missed}
+
+
+class JobsOperator(BaseOperator):
+    """Does something for the job of the form, or for every job; one that fails does not stop the others."""
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Do it. Raises AirflowFailException with everything that went wrong."""
+        store = StreamOpsHook().store
+        asked = context["params"].get("job")
+        with plain_errors():
+            jobs = [checked("job", asked)] if asked else housekeeping.known_jobs(store)
+        wrong: list[str] = []
+        facts: dict[str, Any] = {}
+        for job in jobs:
+            with plain_errors(wrong.append):
+                facts[job] = self.do(context, store, job, wrong)
+        if wrong:
+            raise AirflowFailException(" | ".join(wrong))
+        return facts
+
+    def do(self, context: Context, store: Any, job: str, wrong: list[str]) -> Any:
+        """What is to do for one job; what is wrong is appended."""
+        raise NotImplementedError
+
+
+class RetentionOperator(JobsOperator):
+    """Applies each job's retention rule; without *Apply*, only says what it would do."""
+
+    def do(self, context: Context, store: Any, job: str, wrong: list[str]) -> Any:
+        """Plan or prune one job; a job that is held is left for the next time."""
+        keep = housekeeping.keep_of(store, job)
+        if not context["params"]["apply"]:
+            planned = housekeeping.plan(store, job, keep, now())
+            for verdict in planned.verdicts:
+                what = "kept" if verdict.keep else "would be removed"
+                self.log.info("%s/%s %s: %s", job, verdict.name, what, verdict.why)
+            return {"would_remove": [verdict.name for verdict in planned.verdicts if not verdict.keep]}
+        try:
+            done = housekeeping.prune(store, job, keep, owner(context), finished(context), say=self.log.info)
+        except LockedError as error:
+            self.log.warning("%s is left alone: %s", job, error)
+            return {"held": str(error)}
+        return {"removed": [item.name for item in done.verdicts if not item.keep], "freed_bytes": done.swept.size}
+
+
+class VerifyOperator(JobsOperator):
+    """Reads back every snapshot that was not read for some days."""
+
+    def do(self, context: Context, store: Any, job: str, wrong: list[str]) -> Any:
+        """Read one job's; what is damaged is noted in the catalogue and fails the run at the end."""
+        fresh = timedelta(days=context["params"]["days"])
+        found = verification.verify_due(store, [job], now(), fresh, self.log.info)
+        wrong += found
+        return {"damaged": len(found)}
+
+
+def _nothing(submission: Submission) -> str:
+    raise RefusedError("A snapshot submits nothing.")

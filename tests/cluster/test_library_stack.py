@@ -1,0 +1,85 @@
+"""A shared library changes under its jobs: shutdown, new library, restart, through Airflow."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fresh_fleet import LIBRARY, Fleet
+from fresh_job import wait_for
+from streamops import artifacts, jobs, libraries
+from streamops.adapters.airflow import Airflow
+from streamops.adapters.influx import Points
+from streamops.adapters.object_store import ObjectStore
+from streamops.errors import StreamOpsError
+from streamops.follow import Runbooks, request
+from streamops.operations import Operation
+from streamops.settings import Settings
+
+pytestmark = [pytest.mark.stack, pytest.mark.more]
+PATIENT = {"healthy_timeout_s": 600}  # the machine may be busy with other tests
+
+
+def fields(fleet: Fleet, seconds: int) -> dict[str, int]:
+    """Field -> how many points of the last seconds have it."""
+    points = Points(fleet.settings)
+    try:
+        rows = points.records(
+            f'from(bucket: "{fleet.settings.influx_bucket}") |> range(start: -{seconds}s)'
+            f' |> filter(fn: (r) => r._measurement == "{fleet.measurement}")'
+            ' |> group(columns: ["_field"]) |> count()'
+        )
+        return {row["_field"]: row["_value"] for row in rows}
+    finally:
+        points.close()
+
+
+@pytest.mark.timeout(1500)
+def test_jobs_come_back_on_the_new_library_and_their_artifacts_stay_as_they_were(
+    stack: Settings, airflow: Airflow, tmp_path: Path
+) -> None:
+    fleet, runbooks = Fleet(stack, tmp_path), Runbooks(airflow, ObjectStore(stack))
+
+    def run(runbook: str, **asked: Any) -> Operation:
+        return runbooks.run(request(runbook, **asked), lambda steps: None)
+
+    def deployment() -> Any:
+        return jobs.deployment(fleet.store, fleet.name, 1)
+
+    with fleet.simulator("alpha"), fleet.simulator("beta"):
+        asked = {"job": fleet.name, "version": "v1", "addresses": fleet.addresses, "library": "fleet_types/v1"}
+        run("deploy_job", **asked, **PATIENT)
+        wait_for(lambda: fleet.saved() > 30, 90, "pings of both fleets as points")
+        before = deployment()
+        assert before.library.label == "fleet_types/v1"
+        assert "obd_codes" not in fields(fleet, 600)
+
+        broken = Path(shutil.copytree(LIBRARY / "v2", tmp_path / "broken"))
+        (broken / "library.yaml").write_text("library: fleet_types\nversion: broken\n")
+        (broken / "fleet_types.py").write_text("BETA = ALPHA = 'vin string'\n")
+        libraries.publish(fleet.store, broken)
+        with pytest.raises(
+            StreamOpsError, match=r"cannot go on with library fleet_types/broken: sources\.alpha"
+        ):  # before anything is touched
+            run("shutdown_cluster", library="fleet_types/broken")
+        status = fleet.status()
+        assert status is not None
+        assert status.state == "running"
+
+        done = run("shutdown_cluster", library="fleet_types/v2", stop_timeout_s=120)
+        assert set(done.facts("check")["library_verdicts"]) == {fleet.name}
+        saved = fleet.saved()
+        run("restart_cluster", **PATIENT)
+        wait_for(lambda: fleet.saved() > saved + 20, 120, "pings after the restart")
+        after = deployment()
+        assert after.library.label == "fleet_types/v2"
+        assert after == before.model_copy(update={"library": after.library})
+        published = artifacts.load_manifest(fleet.store, fleet.name, "v1")
+        assert (after.artifact_sha256, after.runtime_sha256) == (published.artifact_sha256, published.runtime_sha256)
+        wait_for(lambda: fields(fleet, 30).get("obd_codes", 0) > 0, 60, "points with the new field")
+    found = fleet.recounted()
+    assert found.clean, found
+    run("cancel_job", job=fleet.name)

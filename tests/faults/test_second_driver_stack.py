@@ -1,0 +1,62 @@
+"""A job with a second driver: it is started by reconciliation, stays warm, and takes over when the first is killed."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from fresh_job import FreshJob, publish_quickly, wait_for
+from streamops import jobs, keys, records
+from streamops.cluster.reconciler import Reconciler
+from streamops.operations import Owner
+from streamops.records import DriverStatus, State
+from streamops.recount import recount_job
+from support import Operator, mark, pythons, works_again
+
+pytestmark = [pytest.mark.stack, pytest.mark.faults, pytest.mark.more]
+
+
+def second(job: FreshJob) -> DriverStatus | None:
+    launch = job.record().launch
+    found = records.read(job.store, keys.second_driver(job.name, launch), DriverStatus) if launch else None
+    return found.value if found else None
+
+
+def once(operator: Operator) -> list[str]:
+    owner = Owner(kind="airflow", dag_id="reconcile", run_id=f"pass-{time.monotonic_ns()}", user="reconcile")
+    said: list[str] = []
+    return Reconciler(operator.engine(), owner, said.append).run()
+
+
+@pytest.mark.timeout(1200)
+def test_the_second_driver_takes_over_when_the_first_is_killed(stack, tmp_path_factory):
+    job = FreshJob.publish(stack, tmp_path_factory.mktemp("second"), versions=("v1",))
+    text = (job.directory / "v1.yaml").read_text().replace("version: v1", "version: pair")
+    (job.directory / "pair.yaml").write_text(text + "standby_driver: true\n")
+    publish_quickly(job.store, job.directory, "pair", like="v1")
+    operator = Operator(stack)
+    with job.trades():
+        operator.run("deploy_job", job.name, version="pair")
+        job.caught_up(120)
+        wait_for(lambda: any("a second driver" in line for line in once(operator)), 90, "a second driver started")
+        assert not [line for line in once(operator) if job.name in line]  # one is enough
+        wait_for(lambda: (found := second(job)) and found.state is State.STANDBY, 240, "a warm second driver")
+        start, spare, first = mark(job), second(job), job.status()
+        assert spare is not None
+        assert first is not None
+        (victim,) = [item for item in pythons(job.name) if item.pid == first.pid]
+        victim.kill()
+        wait_for(lambda: works_again(job, start.epoch), 120, "the second driver at work")
+        now = job.status()
+        assert now is not None
+        assert now.holder == spare.holder
+        assert jobs.lease(job.store, job.name).launch == job.record().launch
+        # The master starts the killed one again: it finds the other at work, and is now the second.
+        wait_for(lambda: (found := second(job)) and found.holder != spare.holder, 120, "the other way round")
+        job.caught_up(120)
+        report = recount_job(job.settings, job.store, job.name, since=start.since)
+        assert report.clean, report.reason
+        operator.run("cancel_job", job.name)
+        wait_for(lambda: not pythons(job.name), 60, "the end of both drivers")
+    assert second(job) is None

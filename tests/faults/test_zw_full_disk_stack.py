@@ -1,0 +1,73 @@
+"""Fault 30: the disks on which workers keep their state are full, and later they are not."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fresh_job import wait_for
+from streamops import snapshots
+from streamops.records import FINAL, State
+from support import invariant, mark, on_cluster, works_again
+
+pytestmark = [
+    pytest.mark.stack,
+    pytest.mark.faults,
+    pytest.mark.more,
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount small disks"),
+]
+SIZE = "256m"
+
+
+@pytest.fixture
+def small_disks(operator, servers, job) -> Iterator[list[Path]]:
+    """Each worker's local directory on a disk of its own, which a test can fill."""
+    places = [servers.layout.node / f"local-{number}" for number in (1, 2)]
+    on_cluster(operator, "shutdown_cluster")
+    for place in places:
+        place.mkdir(exist_ok=True)
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "streamops-test", str(place)], check=True)
+    try:
+        on_cluster(operator, "restart_cluster")
+        yield places
+    finally:
+        for place in places:
+            (place / "filler").unlink(missing_ok=True)
+        on_cluster(operator, "shutdown_cluster")
+        for place in places:
+            subprocess.run(["umount", "-l", str(place)], check=True)
+        on_cluster(operator, "restart_cluster")
+
+
+def fill(place: Path) -> None:
+    with (place / "filler").open("wb") as file:
+        while free := shutil.disk_usage(place).free:
+            try:
+                file.write(b"\0" * min(free, 1 << 20))
+                file.flush()
+            except OSError:
+                return
+
+
+def test_full_disks_of_workers_fail_loudly_and_the_job_goes_on_when_there_is_space(job, operator, small_disks):
+    start = mark(job)
+    kept = operator.run("snapshot_job", job.name).facts("check")["snapshot"]
+    for place in small_disks:
+        fill(place)
+    wait_for(lambda: job.status().state is not State.RUNNING, 180, "a job that says it does not work")
+    said = job.status()
+    assert said.state not in FINAL or said.state is State.FAILED
+    assert said.reason
+    snapshots.verify(job.store, snapshots.load(job.store, job.name, kept))
+    for place in small_disks:
+        (place / "filler").unlink()
+    if job.status().state is State.FAILED:  # it gave up, and said so: somebody has to start it
+        operator.run("cancel_job", job.name)
+        operator.run("start_job", job.name)
+    wait_for(lambda: works_again(job), 240, "the job at work again")
+    invariant(job, start)

@@ -1,0 +1,56 @@
+"""Fault 39: Airflow's database is lost. Jobs run on; what was done is still known; runbooks work again."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+import pytest
+
+from runbooks import reconciliation
+from stack import lifecycle
+from stack.programs import AIRFLOW
+from streamops import jobs
+from streamops.adapters.airflow import Airflow
+from streamops.adapters.object_store import ObjectStore
+from streamops.cluster.checks import known
+from streamops.follow import Runbooks, request
+from streamops.operations import RUNBOOKS
+from streamops.settings import REPOSITORY
+from support import invariant, mark
+
+pytestmark = [pytest.mark.stack, pytest.mark.faults]
+
+
+def shown(*arguments: str) -> str:
+    command = [str(REPOSITORY / ".venv" / "bin" / "streamops"), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=os.environ, timeout=120, check=True).stdout
+
+
+def test_without_its_database_airflow_begins_anew_and_nothing_else_is_lost(stack, job, operator, servers):
+    start = mark(job)
+    done = operator.run("snapshot_job", job.name)
+    launch, before = job.record().launch, job.status()
+    for name in AIRFLOW:
+        servers.supervisor.stop(name)
+    database = servers.layout.airflow / "airflow.db"
+    assert database.is_file()
+    for path in database.parent.glob("airflow.db*"):
+        path.unlink()
+    assert done.id in shown("operations", job.name)
+    assert done.id in shown("receipts", job.name)
+    assert job.name in shown("jobs")
+
+    for other in known(job.store):  # what other tests left is not for the new Airflow's first reconciliation
+        if other.job != job.name:
+            jobs.change(job.store, other.job, {"paused": True})
+    lifecycle.up(servers.layout.home, generator=False)
+    reconciliation(stack, paused=True)  # as for all tests
+    with Airflow(stack) as airflow:
+        runbooks = Runbooks(airflow, ObjectStore(stack))
+        runbooks.wait_ready(RUNBOOKS)
+        again = runbooks.run(request("snapshot_job", job=job.name, snapshot="after-the-loss"), lambda steps: None)
+    assert again.state == "succeeded"
+    assert (job.record().launch, job.status().holder) == (launch, before.holder)  # the job never noticed
+    assert {done.id, again.id} <= set(shown("receipts", job.name).split())
+    invariant(job, start)

@@ -1,0 +1,101 @@
+"""A published copy of the fleet job with a measurement of its own, and both simulators."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from fresh_job import wait_for
+from stack.fleet.recount import Recounted, recount
+from streamops import artifacts, jobs, libraries
+from streamops.adapters.influx import Points
+from streamops.adapters.object_store import ObjectStore
+from streamops.joblogs import Reader
+from streamops.records import DriverStatus
+from streamops.settings import REPOSITORY, Settings
+
+LIBRARY = REPOSITORY / "spark_jobs" / "fleet_types"
+
+
+class Fleet:
+    """A published copy of the job with a measurement of its own, and both simulators."""
+
+    def __init__(self, settings: Settings, directory: Path) -> None:
+        mark = uuid.uuid4().hex[:8]
+        self.name, self.measurement = f"fleet-{mark}", f"pings_{mark}"
+        self.settings, self.store = settings, ObjectStore(settings)
+        self.alpha, self.ledgers = directory / "alpha", (directory / "alpha.jsonl", directory / "beta.jsonl")
+        self.port = _free_port()
+        self.alpha.mkdir()
+        for version in ("v1", "v2"):
+            libraries.publish(self.store, LIBRARY / version)
+        code, source = directory / "job", REPOSITORY / "spark_jobs" / "fleet_ingest"
+        code.mkdir()
+        for path in source.glob("*.py"):
+            (code / path.name).write_text(path.read_text())
+        for version in ("v1", "v2"):
+            text = (source / f"{version}.yaml").read_text().replace("job: fleet-ingest", f"job: {self.name}")
+            text = text.replace("trigger: 10 seconds", "trigger: 3 seconds")
+            (code / f"{version}.yaml").write_text(
+                text.replace("measurement: pings", f"measurement: {self.measurement}")
+            )
+            artifacts.publish(self.store, code, version, library="fleet_types/v1")
+
+    @property
+    def addresses(self) -> dict[str, str]:
+        return {"alpha": str(self.alpha), "beta": f"http://127.0.0.1:{self.port}/pings"}
+
+    @contextmanager
+    def simulator(self, name: str, vehicles: int = 10) -> Iterator[None]:
+        """A simulator at work; without vehicles, beta only serves what it has given out before."""
+        place = ["--directory", str(self.alpha)] if name == "alpha" else ["--port", str(self.port)]
+        command = [sys.executable, "-m", f"stack.fleet.{name}", *place]
+        command += ["--ledger", str(self.ledgers[name == "beta"]), "--vehicles", str(vehicles), "--interval", "2"]
+        environment = os.environ | {"PYTHONPATH": str(REPOSITORY / "include")}
+        process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            yield
+        finally:
+            process.terminate()
+            process.wait(20)
+
+    def status(self) -> DriverStatus | None:
+        record = jobs.record(self.store, self.name)
+        return jobs.status(self.store, self.name, record.launch) if record and record.launch else None
+
+    def faults(self) -> dict[str, int]:
+        found = self.status()
+        return found.stages["vehicles"].source_faults if found and found.stages else {}
+
+    def recount(self) -> Recounted:
+        points = Points(self.settings)
+        try:
+            return recount(points, self.measurement, self.ledgers)
+        finally:
+            points.close()
+
+    def recounted(self) -> Recounted:
+        """What is there once every ping of the ledgers can have been read."""
+        with self.simulator("beta", vehicles=0):
+            wait_for(lambda: self.recount().missing == 0, 90, "every ping as a point")
+            return self.recount()
+
+    def saved(self) -> int:
+        found = self.recount()
+        return found.pings - found.missing
+
+    def messages(self, logger: str, launch: str = "") -> list[str]:
+        lines = Reader(self.store, self.name).more()
+        return [line.text for line in lines if line.logger == logger and (not launch or line.launch == launch)]
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])

@@ -1,0 +1,203 @@
+"""A snapshot as one file, brought into an installation that never saw it."""
+
+from __future__ import annotations
+
+import io
+import secrets
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from fakes import object_server
+from fakes.rig import definition
+from fakes.shelf import JOB, Shelf
+from streamops import archives, artifacts, keys, records, snapshots
+from streamops.adapters.object_store import ObjectStore
+from streamops.artifacts import ArtifactManifest
+from streamops.errors import NotFoundError, PublishedError, SnapshotExistsError, SnapshotRefusedError
+from streamops.settings import Settings
+from streamops.snapshots import Manifest, portable, verification
+
+CODE, RUNTIME = b"the artifact " * 1000, b"the runtime " * 1000
+
+
+class Elsewhere:
+    """Another installation: its own bucket and its own key."""
+
+    def __init__(self, settings: Settings, keys_text: str = "") -> None:
+        fresh = object_server.fresh_bucket(settings)
+        text = keys_text or f"other:{secrets.token_hex(32)}"
+        self.settings = Settings.model_validate(fresh.model_dump() | {
+            "snapshot_keys": text, "s3_secret_key": settings.s3_secret_key,
+        })  # fmt: skip
+        self.store = ObjectStore(self.settings)
+
+
+@pytest.fixture
+def shelf(bucket: Settings) -> Shelf:
+    found = Shelf(bucket)
+    code, runtime = archives.sha256(CODE), archives.sha256(RUNTIME)
+    deployment = records.read(found.store, keys.deployment(JOB, 1), records.Deployment).value
+    changed = deployment.model_copy(update={"artifact_sha256": code, "runtime_sha256": runtime})
+    records.write(found.store, keys.deployment(JOB, 1), changed)
+    found.store.put(keys.artifact(JOB, "v1"), CODE)
+    found.store.put(keys.runtime(runtime), RUNTIME)
+    manifest = ArtifactManifest(
+        job=JOB, version="v1", artifact_sha256=code, runtime_sha256=runtime, size=len(CODE),
+        definition=definition("v1", ("a", "b")), published=records.now(),
+    )  # fmt: skip
+    records.write(found.store, keys.artifact_manifest(JOB, "v1"), manifest)
+    found.batches(6)
+    return found
+
+
+@pytest.fixture
+def packed(shelf: Shelf, tmp_path: Path) -> tuple[Manifest, Path]:
+    shelf.take("earlier")
+    shelf.batches(1)
+    manifest = shelf.take("s")
+    assert len(manifest.copied()) < len(manifest.objects)
+    seen: list[tuple[int, int]] = []
+    portable.export(shelf.store, JOB, "s", tmp_path / "s.tar", lambda done, total: seen.append((done, total)))
+    assert seen == sorted(seen)
+    assert seen[-1][0] == seen[-1][1] == manifest.size + len(CODE) + len(RUNTIME)
+    return manifest, tmp_path / "s.tar"
+
+
+def edited(path: Path, change: object) -> Path:
+    """The archive with other members: ``change`` gets the list of name and bytes and returns it."""
+    with tarfile.open(path) as archive:
+        members = [(member.name, archive.extractfile(member).read()) for member in archive]
+    target = path.with_name("edited.tar")
+    with tarfile.open(target, "w") as archive:
+        for name, body in change(members):
+            info = tarfile.TarInfo(name)
+            info.size = len(body)
+            archive.addfile(info, io.BytesIO(body))
+    return target
+
+
+def nothing_there(store: ObjectStore) -> bool:
+    return not snapshots.entries(store, JOB)
+
+
+def test_it_arrives_whole_and_signed_by_its_new_home(shelf: Shelf, packed: tuple[Manifest, Path]) -> None:
+    manifest, path = packed
+    other = Elsewhere(shelf.settings)
+    with pytest.raises(SnapshotRefusedError, match=r"not accepted here.*--trust"):
+        portable.load(other.store, path)
+    assert not list(other.store.list(""))  # refused before anything was written
+    done = portable.load(other.store, path, trust=True)
+    assert (done.objects, done.skipped, done.published) == (len(manifest.objects), 0, True)
+    arrived = snapshots.load(other.store, JOB, "s")
+    assert arrived.signature.startswith("hmac-sha256:other:")
+    assert [(i.stage, i.path, i.sha256, i.size) for i in arrived.objects] == [
+        (i.stage, i.path, i.sha256, i.size) for i in manifest.objects
+    ]
+    assert (arrived.stages, arrived.created, arrived.requested_by) == (manifest.stages, manifest.created, "ada")
+    assert not verification.read_back(other.store, arrived)
+    target = keys.epoch(JOB, 1, 1)
+    assert snapshots.restore(other.store, arrived, target) == {"a": 6, "b": 6}
+    assert artifacts.load_manifest(other.store, JOB, "v1").definition.job == JOB
+    assert other.store.get(keys.artifact(JOB, "v1")).body == CODE
+    assert other.store.get(keys.runtime(archives.sha256(RUNTIME))).body == RUNTIME
+    assert portable.load(other.store, path, trust=True).skipped == len(manifest.objects)  # once more: nothing to do
+
+
+def test_an_installation_that_accepts_the_key_needs_no_word_of_trust(
+    shelf: Shelf, packed: tuple[Manifest, Path]
+) -> None:
+    own = shelf.settings.snapshot_keys.get_secret_value()
+    other = Elsewhere(shelf.settings, f"new:{secrets.token_hex(32)},{own}")
+    portable.load(other.store, packed[1])
+    assert snapshots.load(other.store, JOB, "s").signature.startswith("hmac-sha256:new:")
+
+
+def test_an_import_that_died_goes_on(shelf: Shelf, packed: tuple[Manifest, Path]) -> None:
+    manifest, path = packed
+    other = Elsewhere(shelf.settings)
+
+    class Died(Exception):
+        pass
+
+    count = 0
+
+    def die(done: int, total: int) -> None:
+        nonlocal count
+        count += 1
+        if count == 7:
+            raise Died
+
+    with pytest.raises(Died):
+        portable.load(other.store, path, trust=True, progress=die)
+    assert nothing_there(other.store)
+    done = portable.load(other.store, path, trust=True)
+    assert (done.skipped, done.objects) == (7, len(manifest.objects) - 7)
+    assert not verification.read_back(other.store, snapshots.load(other.store, JOB, "s"))
+
+
+def test_an_export_that_died_leaves_no_file(shelf: Shelf, tmp_path: Path) -> None:
+    manifest = shelf.take("s")
+    shelf.overwrite(manifest.objects[-1].key, b"?")
+    shelf.store.delete_versions([v for v in shelf.store.versions(manifest.objects[-1].key) if not v.latest])
+    with pytest.raises(SnapshotRefusedError, match=manifest.objects[-1].key):
+        portable.export(shelf.store, JOB, "s", tmp_path / "s.tar")
+    assert not (tmp_path / "s.tar").exists()
+    with pytest.raises(NotFoundError):
+        portable.export(shelf.store, JOB, "no", tmp_path / "s.tar")
+
+
+def test_an_archive_with_anything_wrong_is_refused(shelf: Shelf, packed: tuple[Manifest, Path], seed: int) -> None:
+    manifest, path = packed
+    other = Elsewhere(shelf.settings, shelf.settings.snapshot_keys.get_secret_value())
+
+    def flipped(at: int):
+        def change(members):
+            name, body = members[at]
+            return [*members[:at], (name, bytes([body[0] ^ 1]) + body[1:]), *members[at + 1 :]]
+
+        return change
+
+    changes = {
+        "manifest altered": lambda members: [(members[0][0], members[0][1].replace(b'"ada"', b'"eve"')), *members[1:]],
+        "manifest later": lambda members: [members[1], members[0], *members[2:]],
+        "artifact altered": flipped(2),
+        "runtime altered": flipped(3),
+        "first object altered": flipped(4),
+        "last object altered": flipped(-1 + len(manifest.objects) + 4),
+        "two swapped": lambda members: [
+            *members[:-2],
+            (members[-2][0], members[-1][1]),
+            (members[-1][0], members[-2][1]),
+        ],
+        "one missing": lambda members: members[:-1],
+        "one more": lambda members: [*members, ("objects/a/../../../x", b"x")],
+        "one twice": lambda members: [*members, members[-1]],
+        "no version": lambda members: [members[0], *members[2:]],
+    }
+    for name, change in changes.items():
+        with pytest.raises(SnapshotRefusedError):
+            portable.load(other.store, edited(path, change), trust=True)
+        assert nothing_there(other.store), name
+    whole = path.read_bytes()
+    for length in (0, 100, len(whole) // 2, len(whole) - 11 * 1024):
+        path.with_name("cut.tar").write_bytes(whole[:length])
+        with pytest.raises(SnapshotRefusedError, match=r"cut\.tar"):
+            portable.load(other.store, path.with_name("cut.tar"))
+        assert nothing_there(other.store), length
+    with pytest.raises(NotFoundError):
+        portable.load(other.store, path.with_name("none.tar"))
+    portable.load(other.store, path)  # the good one arrives all the same
+    assert not verification.read_back(other.store, snapshots.load(other.store, JOB, "s"))
+
+
+def test_what_is_there_already_is_never_overwritten(shelf: Shelf, packed: tuple[Manifest, Path]) -> None:
+    with pytest.raises(SnapshotExistsError):
+        portable.load(shelf.store, packed[1])  # at home the name is taken by the original
+    other = Elsewhere(shelf.settings)
+    version = artifacts.load_manifest(shelf.store, JOB, "v1").model_copy(update={"artifact_sha256": "0" * 64})
+    records.write(other.store, keys.artifact_manifest(JOB, "v1"), version)
+    with pytest.raises(PublishedError, match="other content"):
+        portable.load(other.store, packed[1], trust=True)
+    assert nothing_there(other.store)

@@ -1,0 +1,91 @@
+"""When a snapshot is due, decided from the schedule and the clock alone."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from streamops import definitions, schedules
+from streamops.definitions import Snapshots
+from streamops.errors import DefinitionError
+from streamops.schedules import due
+
+HOURLY, CRON = Snapshots(every="1 hour"), Snapshots(cron="30 2 * * 1-5")
+LONG_AGO = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def at(text: str) -> datetime:
+    return datetime.fromisoformat(f"{text}+00:00")
+
+
+@pytest.mark.parametrize(
+    ("plan", "last", "moment", "slot", "missed"),
+    [
+        (HOURLY, "2026-03-16 11:00", "2026-03-16 11:59:59", None, 0),
+        (HOURLY, "2026-03-16 11:00", "2026-03-16 12:00", "2026-03-16 12:00", 0),
+        (HOURLY, "2026-03-16 11:00", "2026-03-16 12:59", "2026-03-16 12:00", 0),
+        (HOURLY, "2026-03-16 11:00", "2026-03-16 15:07", "2026-03-16 15:00", 3),
+        (HOURLY, "2026-03-16 16:00", "2026-03-16 15:07", None, 0),  # the clock went back
+        (CRON, "2026-03-13 02:30", "2026-03-16 02:29", None, 0),  # Friday, then the weekend
+        (CRON, "2026-03-13 02:30", "2026-03-16 02:30", "2026-03-16 02:30", 0),
+        (CRON, "2026-03-13 02:30", "2026-03-17 09:00", "2026-03-17 02:30", 1),
+        (Snapshots(), None, "2026-03-17 09:00", None, 0),
+        (None, None, "2026-03-17 09:00", None, 0),
+    ],
+)
+def test_due(plan: Snapshots | None, last: str | None, moment: str, slot: str | None, missed: int) -> None:
+    found = due(plan, at(last) if last else None, LONG_AGO, at(moment))
+    if slot is None:
+        assert found is None
+    else:
+        assert (found.slot, found.missed, found.late) == (at(slot), missed, at(moment) - at(slot))
+
+
+def test_a_job_just_deployed_waits_for_the_first_time_after_that() -> None:
+    since = at("2026-03-16 11:20")
+    assert due(HOURLY, None, since, at("2026-03-16 11:50")) is None
+    assert due(HOURLY, None, since, at("2026-03-16 12:01")).slot == at("2026-03-16 12:00")
+    # What was taken before the deployment does not matter.
+    assert due(HOURLY, at("2026-03-16 09:00"), since, at("2026-03-16 12:01")).missed == 0
+
+
+def test_every_time_is_met_once_whoever_looks_when() -> None:
+    last, since, moment, taken = None, LONG_AGO, LONG_AGO + timedelta(seconds=1), []
+    while moment < LONG_AGO + timedelta(days=2):
+        if (found := due(HOURLY, last, since, moment)) is not None:
+            taken.append(found.name)
+            last = found.slot
+        moment += timedelta(seconds=283)
+    assert len(taken) == len(set(taken)) == 47
+    assert taken[0] == "scheduled-20260101T010000Z"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "every: 4 minutes",
+        "every: 90",
+        "every: 1 hour, cron: '0 * * * *'",
+        "cron: '* * *'",
+        "cron: 'a b c d e'",
+        "each: 1 hour",
+    ],
+)
+def test_a_wrong_schedule_is_refused_with_the_definition(text: str) -> None:
+    with pytest.raises(DefinitionError, match="snapshots"):
+        definitions.parse(
+            "job: j\nversion: v1\ncode: j.py\nsources: {e: {kafka: {topic: e}, schema: 'n long'}}\n"
+            f"stages: {{a: {{sinks: [{{influxdb: {{measurement: a}}}}]}}}}\nsnapshots: {{{text}}}\n"
+        )
+
+
+@pytest.mark.parametrize("cron", ["61 * * * *", "0 0 30 2 *", "*/4 * * * *", "0 25 * * *"])
+def test_a_cron_that_never_comes_or_too_often_is_refused(cron: str) -> None:
+    with pytest.raises(DefinitionError, match=r"snapshots\.cron"):
+        schedules.require_valid(Snapshots(cron=cron))
+
+
+@pytest.mark.parametrize("cron", ["0 * * * *", "*/5 * * * *", "30 2 * * 1-5", "0 3 1 * *", "0 0 29 2 *"])
+def test_a_good_cron_passes(cron: str) -> None:
+    schedules.require_valid(Snapshots(cron=cron))
