@@ -33,6 +33,7 @@ def pytest_unconfigure() -> None:
     logging.disable(logging.CRITICAL)
 
 
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in this hook too
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """A test of the real servers has deadlines, and the machine may be busy: it gets a second try, shown as RERUN.
 
@@ -58,6 +59,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         seen[name] += 1
     config.hook.pytest_deselected(items=left)
     items[:] = chosen
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Two processes with tests of the one stack would stop it for each other, so then nothing is run."""
+    if not hasattr(session.config, "workerinput"):
+        return
+    apart = [item for item in session.items if item.get_closest_marker("stack") and not item.nodeid.endswith("@stack")]
+    if apart:
+        raise pytest.UsageError(f"pytest-xdist does not keep the tests of the stack together ({apart[0].nodeid}).")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
