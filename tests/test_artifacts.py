@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fakes.fixtures import bucket, object_store_server  # noqa: F401
-from streamops import archives, artifacts, keys
+from streamops import archives, artifacts, jobs, keys
 from streamops.adapters.object_store import ObjectStore
 from streamops.errors import DefinitionError, NotFoundError, PublishedError
 from streamops.settings import Settings
@@ -40,7 +40,7 @@ def test_publishing_twice_gives_one_version(store: ObjectStore, job: Path, tmp_p
     assert (first.fresh, again.fresh) == (True, False)
     assert again.artifact_sha256 == first.artifact_sha256
     assert artifacts.versions(store, "clicks") == ["v1"]
-    assert artifacts.jobs(store) == ["clicks"]
+    assert jobs.names(store) == ["clicks"]
 
 
 def test_the_same_version_with_other_content_is_refused_and_the_first_is_unchanged(

@@ -26,7 +26,7 @@ from streamops.definitions import Definition
 from streamops.errors import ConflictError, DefinitionError, NotFoundError, PublishedError
 from streamops.fingerprints import Fingerprint
 from streamops.names import checked
-from streamops.records import LibraryUse
+from streamops.records import JobRecord, LibraryUse
 
 MAX_ARTIFACT_BYTES = 512 << 20
 VALIDATION_S = 240
@@ -170,6 +170,14 @@ def definition_file(directory: Path, version: str | None = None) -> Path:
     return found[0]
 
 
+def current(store: ObjectStore, record: JobRecord | None) -> Definition | None:
+    """The definition of the version that a job has now; None when it has none, or it is not published any more."""
+    if record is None or record.version is None:
+        return None
+    found = _find(store, record.job, record.version)
+    return found.definition if found else None
+
+
 def load_manifest(store: ObjectStore, job: str, version: str) -> ArtifactManifest:
     """The manifest of a published version.
 
@@ -190,11 +198,6 @@ def versions(store: ObjectStore, job: str) -> list[str]:
     names = [entry.removeprefix(prefix).rstrip("/") for entry in store.prefixes(prefix)]
     found = [manifest for name in names if (manifest := _find(store, job, name))]
     return [manifest.version for manifest in sorted(found, key=lambda item: item.published)]
-
-
-def jobs(store: ObjectStore) -> list[str]:
-    """Names of all published jobs."""
-    return [entry.split("/")[1] for entry in store.prefixes("artifacts/")]
 
 
 def _find(store: ObjectStore, job: str, version: str) -> ArtifactManifest | None:

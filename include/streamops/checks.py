@@ -58,11 +58,6 @@ def check(case: Case) -> dict[str, Any]:
     }[case.operation.request.runbook](case)
 
 
-def snapshot_name(operation: Operation) -> str:
-    """The name asked for, or one that follows from the operation."""
-    return operation.request.snapshot or f"auto-{operation.id}"[:128]
-
-
 def _deploy(case: Case) -> dict[str, Any]:
     request, store, record = case.operation.request, case.ports.store, case.record
     version = _published(case)
@@ -136,7 +131,7 @@ def _continues(case: Case, record: JobRecord) -> dict[str, Any]:
 
 def _snapshot(case: Case) -> dict[str, Any]:
     record, store = case.existing(), case.ports.store
-    name = snapshot_name(case.operation)
+    name = case.operation.snapshot
     snapshots.require_free_name(store, case.job, name)
     version = _running_version(case, record)
     size = _size(case, record, version.definition)
@@ -172,7 +167,7 @@ def _upgrade(case: Case) -> dict[str, Any]:
         raise RefusedError(f"Job {case.job} already runs {old.version}; there is nothing to upgrade.")
     _settings(version.definition, request)
     libraries.choose(store, version.definition, request.library, old.library)
-    name = snapshot_name(case.operation)
+    name = case.operation.snapshot
     snapshots.require_free_name(store, case.job, name)
     running = _running_version(case, record)
     _same_partitions(case.ports, case.job, old.version, version)

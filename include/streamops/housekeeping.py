@@ -12,7 +12,7 @@ from datetime import datetime
 from streamops import artifacts, jobs, keys, locks, records, snapshots
 from streamops.adapters.object_store import ObjectStore
 from streamops.definitions import Keep
-from streamops.errors import LockedError, NotFoundError, RefusedError, StreamOpsError
+from streamops.errors import LockedError, RefusedError, StreamOpsError
 from streamops.operations import Operation, Owner
 from streamops.records import now
 from streamops.snapshots import marks, removal, retention
@@ -34,28 +34,16 @@ class Pruned:
     applied: bool
 
 
-def known_jobs(store: ObjectStore) -> list[str]:
-    """Every job that has a record or snapshots."""
-    places = [*store.prefixes(keys.jobs()), *store.prefixes("snapshots/")]
-    return sorted({place.rstrip("/").rsplit("/", 1)[1] for place in places})
-
-
 def keep_of(store: ObjectStore, job: str) -> Keep | None:
     """The rule in the definition of the job's current version; None when it has none, which keeps everything."""
-    record = jobs.record(store, job)
-    if record is None or record.version is None:
-        return None
-    try:
-        definition = artifacts.load_manifest(store, job, record.version).definition
-    except NotFoundError:
-        return None
-    return definition.snapshots.keep if definition.snapshots else None
+    definition = artifacts.current(store, jobs.record(store, job))
+    return definition.snapshots.keep if definition and definition.snapshots else None
 
 
 def users(store: ObjectStore) -> dict[tuple[str, str], tuple[str, ...]]:
     """Who needs which snapshot now: current deployments, jobs that stopped with one, and operations under way."""
     found: dict[tuple[str, str], list[str]] = {}
-    for job in known_jobs(store):
+    for job in jobs.names(store):
         record = jobs.record(store, job) or records.JobRecord(job=job)  # a first deployment has only its lock yet
         if record.snapshot and record.desired == "stopped-with-snapshot":
             found.setdefault((job, record.snapshot), []).append(f"job {job}, which stopped with it")
@@ -75,9 +63,8 @@ def users(store: ObjectStore) -> dict[tuple[str, str], tuple[str, ...]]:
 
 
 def _named(operation: Operation) -> list[tuple[str, str]]:
-    request = operation.request
-    source = request.source_snapshot()
-    made = [(operation.job, request.snapshot or f"auto-{operation.id}"[:128])]
+    source = operation.request.source_snapshot()
+    made = [(operation.job, operation.snapshot)]
     return made + ([source] if source else [])
 
 

@@ -14,6 +14,12 @@ from streamops.snapshots import Manifest
 _TRIES = 10
 
 
+def names(store: ObjectStore) -> list[str]:
+    """Every job of which the bucket holds anything: a record, a published version or a snapshot."""
+    places = (keys.jobs(), keys.artifacts(), keys.all_snapshots())
+    return sorted({name for place in places for name in keys.names_in(store.prefixes(place))})
+
+
 def record(store: ObjectStore, job: str) -> JobRecord | None:
     """The job record, or None: never deployed."""
     found = records.read(store, keys.record(job), JobRecord)

@@ -3,6 +3,11 @@
 from streamops.names import CLUSTER, checked
 
 
+def artifacts() -> str:
+    """Prefix of all published versions of all jobs."""
+    return "artifacts/"
+
+
 def artifact(job: str, version: str) -> str:
     """The archive of a published version."""
     return f"artifacts/{checked('job', job)}/{checked('version', version)}/artifact.zip"
@@ -40,7 +45,7 @@ def library_manifest(library: str, version: str) -> str:
 
 def versions(job: str) -> str:
     """Prefix of all published versions of a job."""
-    return f"artifacts/{checked('job', job)}/"
+    return f"{artifacts()}{checked('job', job)}/"
 
 
 def jobs() -> str:
@@ -118,8 +123,8 @@ def launches(job: str) -> str:
     return f"jobs/{checked('job', job)}/launches/"
 
 
-def launches_in(prefixes: list[str]) -> list[str]:
-    """The names of launches, from the prefixes directly below ``launches``."""
+def names_in(prefixes: list[str]) -> list[str]:
+    """The names that prefixes end with: of jobs, of versions, of launches."""
     return [prefix.rstrip("/").rsplit("/", 1)[1] for prefix in prefixes]
 
 
@@ -176,9 +181,14 @@ def stage(job: str, deployment: int, epoch_number: int, stage: str) -> str:
     return f"{epoch(job, deployment, epoch_number)}{checked('stage', stage)}/"
 
 
+def all_snapshots() -> str:
+    """Prefix of everything that belongs to snapshots."""
+    return "snapshots/"
+
+
 def snapshots(job: str) -> str:
     """Prefix of the manifests of a job's snapshots."""
-    return f"snapshots/{checked('job', job)}/manifests/"
+    return f"{all_snapshots()}{checked('job', job)}/manifests/"
 
 
 def manifest(job: str, snapshot: str) -> str:

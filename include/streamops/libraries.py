@@ -76,6 +76,33 @@ def publish(store: ObjectStore, directory: Path) -> LibraryManifest:
     return manifest
 
 
+def require_same(store: ObjectStore, use: LibraryUse) -> None:
+    """Raise PublishedError if the version is published here with other content."""
+    if (found := records.read(store, keys.library_manifest(use.name, use.version), LibraryManifest)) and (
+        found.value.sha256 != use.sha256
+    ):
+        raise PublishedError(
+            f"Library {use.label} is published here with other content ({found.value.sha256[:12]}, asked for is "
+            f"{use.sha256[:12]}), so what was made with it cannot be continued here."
+        )
+
+
+def accept(store: ObjectStore, use: LibraryUse) -> None:
+    """Publish a version that was built elsewhere; its archive is in place and was compared with its hash.
+
+    Raises:
+        PublishedError: the version is published here with other content.
+    """
+    size = store.head(keys.library(use.name, use.version)).size
+    manifest = LibraryManifest(
+        library=use.name, version=use.version, sha256=use.sha256, size=size, published=records.now()
+    )
+    try:
+        records.write(store, keys.library_manifest(use.name, use.version), manifest, new=True)
+    except ConflictError:
+        require_same(store, use)
+
+
 def _same(earlier: LibraryManifest, wanted: LibraryManifest) -> LibraryManifest:
     if earlier.sha256 != wanted.sha256:
         raise PublishedError(

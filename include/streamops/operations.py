@@ -204,6 +204,11 @@ class Operation(BaseModel):
         """The job that is operated on, or CLUSTER."""
         return self.request.job
 
+    @property
+    def snapshot(self) -> str:
+        """The name of the snapshot that it takes: the one asked for, or one that follows from the operation."""
+        return self.request.snapshot or f"auto-{self.id}"[:128]
+
     def started(self, step: str) -> bool:
         """Whether the step may have had an effect."""
         return step in self.steps

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 
-from streamops import artifacts, housekeeping, jobs, keys, records
+from streamops import artifacts, jobs, keys, records, snapshots
 from streamops.adapters.object_store import ObjectStore
 from streamops.definitions import Snapshots
 from streamops.engine import Engine
-from streamops.errors import LockedError, NotFoundError, StreamOpsError
+from streamops.errors import LockedError, StreamOpsError
 from streamops.follow import request
 from streamops.operations import Owner
 from streamops.records import now
@@ -19,14 +19,11 @@ from streamops.schedules import Due, Last, due
 def plan_of(store: ObjectStore, job: str) -> tuple[Snapshots | None, datetime | None]:
     """The schedule of a job that should be running, and since when it has had it; None otherwise."""
     record = jobs.record(store, job)
-    if record is None or record.desired != "running" or not record.deployment:
+    definition = artifacts.current(store, record)
+    if definition is None or record is None or record.desired != "running" or not record.deployment:
         return None, None
-    try:
-        deployment = jobs.deployment(store, job, record.deployment)
-        definition = artifacts.load_manifest(store, job, deployment.version).definition
-    except NotFoundError:
-        return None, None
-    return definition.snapshots, deployment.created
+    deployment = records.read(store, keys.deployment(job, record.deployment), records.Deployment)
+    return definition.snapshots, deployment.value.created if deployment else None
 
 
 def last_of(store: ObjectStore, job: str) -> Last | None:
@@ -38,7 +35,7 @@ def last_of(store: ObjectStore, job: str) -> Last | None:
 def due_now(store: ObjectStore, moment: datetime) -> dict[str, Due]:
     """Every job whose snapshot is due. An attempt that only began is due again: its process died."""
     found = {}
-    for job in housekeeping.known_jobs(store):
+    for job in jobs.names(store):
         plan, since = plan_of(store, job)
         if plan is None or since is None:
             continue
@@ -85,7 +82,9 @@ def take(
         raise
     if operation.state != "succeeded":
         raise StreamOpsError(f"Operation {operation_id} is {operation.state}: {operation.reason}")
-    taken = base.model_copy(update={"state": "taken", "when": now()})
+    taken = base.model_copy(
+        update={"state": "taken", "when": now(), "size": snapshots.load(store, job, item.name).size}
+    )
     records.write(store, keys.snapshot_schedule(job), taken)
     say(f"{job}/{item.name} taken, {item.late.total_seconds():.0f} s after it was due")
     return taken

@@ -29,6 +29,7 @@ class Last(BaseModel):
     reason: str = ""
     late_s: float = 0.0
     missed: int = 0  # times before this one at which none was taken
+    size: int = 0  # bytes of the snapshot that was taken
 
 
 @dataclass(frozen=True)

@@ -259,9 +259,12 @@ def write_deployment(
 
 def _library(work: Work, version: ArtifactManifest, manifest: Manifest | None) -> LibraryUse | None:
     """The shared library of a new deployment: that of the one whose state it continues, unless another is asked for."""
-    number = manifest.deployment if manifest and manifest.job == work.job else work.before.deployment
-    before = jobs.deployment(work.ports.store, work.job, number).library if number else None
-    return libraries.choose(work.ports.store, version.definition, work.request.library, before)
+    store, number = work.ports.store, work.before.deployment
+    if manifest:
+        before = manifest.shared_library
+    else:
+        before = jobs.deployment(store, work.job, number).library if number else None
+    return libraries.choose(store, version.definition, work.request.library, before)
 
 
 def _levels(work: Work) -> dict[str, str]:
@@ -433,7 +436,7 @@ def _export(work: Work, *, live: bool, also_to: str | None = None, also_stages: 
     manifest = snapshots.export(
         store,
         deployment,
-        checks.snapshot_name(work.operation),
+        work.operation.snapshot,
         attempt,
         stages,
         work.origin(),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from streamops import checks, cost, going_back, health, jobs, leases, snapshots
+from streamops import cost, going_back, health, jobs, leases, snapshots
 from streamops.errors import StreamOpsError
 from streamops.operations import GOING_BACK, Operation
 from streamops.records import Control, now
@@ -91,7 +91,7 @@ def state_cost(work: Work) -> Facts:
     if not work.operation.started("hand_over") or work.request.runbook in GOING_BACK:
         return {}
     try:
-        manifest = snapshots.load(work.ports.store, work.job, checks.snapshot_name(work.operation))
+        manifest = snapshots.load(work.ports.store, work.job, work.operation.snapshot)
         price = going_back.price(work, manifest, work.number, work.launch)
     except StreamOpsError as error:
         work.say(f"What the way back costs cannot be said: {error}")
@@ -104,7 +104,7 @@ def state_cost(work: Work) -> Facts:
 def restore(work: Work) -> Facts:
     """A new deployment of the old version, from the snapshot that was taken before the switch."""
     old = jobs.deployment(work.ports.store, work.job, work.before.deployment)
-    manifest = snapshots.load(work.ports.store, work.job, checks.snapshot_name(work.operation))
+    manifest = snapshots.load(work.ports.store, work.job, work.operation.snapshot)
     version = work.version(old.version)
     return install(work, version, manifest, number(work), launch(work), old.params, old.topics)
 

@@ -41,6 +41,7 @@ from streamops_runtime.work import Work
 RELAUNCH = 75
 _PATIENCE_S = 300.0  # with an object store that does not answer
 _LOOK_S = 0.2
+_WATCH_S = 0.5  # between two looks at the driver that writes, which says something every second
 _SPEAKS_S = 3.0  # a driver that works says so every second
 _SILENT_S = 4.0
 
@@ -258,7 +259,7 @@ class Driver:
                     return "the job record names another launch"
                 self.publish(State.STANDBY)
                 told = moment
-            time.sleep(_LOOK_S)
+            time.sleep(_WATCH_S)
 
     # --- what it writes
 

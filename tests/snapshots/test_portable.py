@@ -12,7 +12,7 @@ import pytest
 from fakes import object_server
 from fakes.rig import definition
 from fakes.shelf import JOB, Shelf
-from streamops import archives, artifacts, keys, records, snapshots
+from streamops import archives, artifacts, keys, libraries, records, snapshots
 from streamops.adapters.object_store import ObjectStore
 from streamops.artifacts import ArtifactManifest
 from streamops.errors import NotFoundError, PublishedError, SnapshotExistsError, SnapshotRefusedError
@@ -201,3 +201,30 @@ def test_what_is_there_already_is_never_overwritten(shelf: Shelf, packed: tuple[
     with pytest.raises(PublishedError, match="other content"):
         portable.load(other.store, packed[1], trust=True)
     assert nothing_there(other.store)
+
+
+def test_the_shared_library_comes_along_and_another_of_its_name_is_refused(shelf: Shelf, tmp_path: Path) -> None:
+    source = tmp_path / "shared"
+    source.mkdir()
+    (source / "library.yaml").write_text("library: shared\nversion: v1\n")
+    (source / "shared.py").write_text("A = 1\n")
+    use = libraries.publish(shelf.store, source).use
+    deployment = records.read(shelf.store, keys.deployment(JOB, 1), records.Deployment).value
+    records.write(shelf.store, keys.deployment(JOB, 1), deployment.model_copy(update={"library": use}))
+    assert shelf.take("s").shared_library == use
+    path = tmp_path / "s.tar"
+    portable.export(shelf.store, JOB, "s", path)
+
+    other = Elsewhere(shelf.settings)
+    portable.load(other.store, path, trust=True)
+    assert libraries.load(other.store, "shared", "v1").use == use
+    with libraries.unpacked(other.store, use) as place:
+        assert (place / "shared.py").read_text() == "A = 1\n"
+    assert snapshots.load(other.store, JOB, "s").shared_library == use
+
+    third = Elsewhere(shelf.settings)
+    (source / "shared.py").write_text("A = 2\n")
+    libraries.publish(third.store, source)
+    with pytest.raises(PublishedError, match=r"Library shared/v1 is published here with other content"):
+        portable.load(third.store, path, trust=True)
+    assert nothing_there(third.store)

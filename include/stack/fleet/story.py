@@ -101,14 +101,13 @@ class FleetStory:
     # --- parts
 
     def _deploy(self) -> None:
+        if jobs.record(self.store, JOB) is not None:
+            with self.story.part("An earlier story left the job behind: delete it (runbook delete_job)"):
+                self._run("delete_job")  # with its versions
         with self.story.part("Publish the shared library and fleet-ingest v1, v2 and v3"):
             libraries.publish(self.store, LIBRARY / "v1")
             for version in ("v1", "v2", "v3"):
                 artifacts.publish(self.store, CODE, version)
-        if jobs.record(self.store, JOB) is not None:
-            with self.story.part("An earlier story left the job behind: delete it (runbook delete_job)"):
-                self._run("delete_job")
-            return self._deploy()  # its versions are gone with it
         if len(self._members()) != 2:
             with self.story.part("Bring the cluster to two nodes (runbook scale_cluster)"):
                 self._run("scale_cluster", of_cluster=True, size=2)
@@ -124,7 +123,6 @@ class FleetStory:
             until(lambda: moved() >= VEHICLES, 120, "Not every vehicle moves; see the job's log.")
             self.say(f"  {moved()} vehicles have moved: {self.settings.airflow_url}/fleet/")
         self.found["vehicles"] = len(first)
-        return None
 
     def _third_node(self) -> None:
         with self.story.part("A third node joins (runbook scale_cluster)"):

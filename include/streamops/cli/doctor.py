@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import typer
 
+from streamops import keys
 from streamops.adapters.airflow import Airflow
 from streamops.adapters.dashboard import Dashboard
 from streamops.adapters.kafka import Ledger
@@ -53,7 +54,7 @@ def servers() -> Iterator[tuple[str, bool, str]]:
 
 
 def _store(settings: Settings) -> None:
-    ObjectStore(settings).prefixes("jobs/")
+    ObjectStore(settings).prefixes(keys.jobs())
 
 
 def _kafka(settings: Settings) -> None:

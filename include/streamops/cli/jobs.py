@@ -34,7 +34,7 @@ LOOK_S = 3.0  # between two looks: two or three batches
 def list_(json: console.Json = False) -> None:
     """List all jobs with version and state."""
     store = console.store()
-    found = [item for job in jobs_in(store) if not is_gone(item := overview(store, job))]
+    found = [item for job in job_state.names(store) if not is_gone(item := overview(store, job))]
     if json:
         console.show_json(found)
         return
@@ -139,12 +139,6 @@ def stages(status: DriverStatus, advice: Advice) -> None:
     console.out.print(rows)
 
 
-def jobs_in(store: ObjectStore) -> list[str]:
-    """Names of all jobs that were ever deployed or published."""
-    deployed = {prefix.removeprefix(keys.jobs()).strip("/") for prefix in store.prefixes(keys.jobs())}
-    return sorted(deployed | set(artifacts.jobs(store)))
-
-
 def read_job(store: ObjectStore, job: str) -> tuple[JobRecord, Deployment | None, Lease | None, DriverStatus | None]:
     """Everything that is recorded of a job.
 
@@ -154,7 +148,7 @@ def read_job(store: ObjectStore, job: str) -> tuple[JobRecord, Deployment | None
     checked("job", job)
     record = records.read(store, keys.record(job), JobRecord)
     if record is None:
-        known = jobs_in(store)
+        known = job_state.names(store)
         if job in known:
             return JobRecord(job=job), None, None, None
         raise NotFoundError(f"There is no job {job!r}; known jobs: {', '.join(known) or 'none, publish one first'}.")

@@ -10,7 +10,6 @@ import typer
 from streamops import jobs, libraries
 from streamops.adapters.object_store import ObjectStore
 from streamops.cli import console
-from streamops.cli.jobs import jobs_in
 from streamops.errors import NotFoundError
 from streamops.libraries import LibraryManifest
 
@@ -57,7 +56,7 @@ def publish(
 def used_by(store: ObjectStore) -> dict[str, list[str]]:
     """LIBRARY/VERSION -> jobs whose current deployment uses it."""
     found: dict[str, list[str]] = {}
-    for name in jobs_in(store):
+    for name in jobs.names(store):
         record = jobs.record(store, name)
         used = jobs.deployment(store, name, record.deployment).library if record and record.deployment else None
         if used:

@@ -74,7 +74,7 @@ class Executors:
 
     def _apps(self) -> dict[str, str]:
         found = {}
-        for launch in keys.launches_in(self._store.prefixes(keys.launches(self._job))):
+        for launch in keys.names_in(self._store.prefixes(keys.launches(self._job))):
             status = records.read(self._store, keys.status(self._job, launch), DriverStatus)
             if status and status.value.app_id:
                 found[status.value.app_id] = launch

@@ -11,9 +11,9 @@ from streamops import keys, records
 from streamops.adapters.airflow import Airflow
 from streamops.adapters.object_store import ObjectStore
 from streamops.cli import console
-from streamops.cli.jobs import jobs_in
 from streamops.errors import NotFoundError, UnreachableError
 from streamops.follow import view
+from streamops.jobs import names
 from streamops.names import CLUSTER, checked, label
 from streamops.operations import Operation, Owner
 from streamops.settings import Settings
@@ -38,7 +38,7 @@ def list_(
     if job is not None:
         checked("job", job)
     store = console.store()
-    jobs = [job] if job is not None else [CLUSTER, *jobs_in(store)]
+    jobs = [job] if job is not None else [CLUSTER, *names(store)]
     found = sorted((item for name in jobs for item in list_operations(store, name)), key=lambda item: item.created)
     columns: dict[str, console.Cell[Operation]] = {
         "TIME": lambda item: console.when(item.created),
@@ -101,7 +101,7 @@ def abort(operation_id: Id) -> None:
 def find(store: ObjectStore, operation_id: str) -> Operation:
     """An operation by its id, whatever its job. Raises NotFoundError."""
     checked("snapshot", operation_id)
-    for job in [CLUSTER, *jobs_in(store)]:
+    for job in [CLUSTER, *names(store)]:
         found = records.read(store, keys.operation(job, operation_id), Operation)
         if found:
             return found.value

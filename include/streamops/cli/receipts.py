@@ -9,8 +9,8 @@ import typer
 from streamops import keys, receipts, records
 from streamops.adapters.object_store import ObjectStore
 from streamops.cli import console
-from streamops.cli.jobs import jobs_in
 from streamops.errors import NotFoundError
+from streamops.jobs import names
 from streamops.names import CLUSTER, checked, label
 from streamops.receipts import Receipt
 
@@ -27,7 +27,7 @@ def list_(
     if job is not None:
         checked("job", job)
     store = console.store()
-    found = [receipt for name in ([job] if job else [CLUSTER, *jobs_in(store)]) for receipt in read_all(store, name)]
+    found = [receipt for name in ([job] if job else [CLUSTER, *names(store)]) for receipt in read_all(store, name)]
     columns: dict[str, console.Cell[Receipt]] = {
         "FINISHED": lambda item: console.when(item.finished),
         "JOB": lambda item: label(item.job),
@@ -48,7 +48,7 @@ def show(
     """Show one receipt."""
     checked("snapshot", operation)
     store = console.store()
-    found = next((item for job in [CLUSTER, *jobs_in(store)] if (item := receipts.read(store, job, operation))), None)
+    found = next((item for job in [CLUSTER, *names(store)] if (item := receipts.read(store, job, operation))), None)
     if found is None:
         raise NotFoundError(f"There is no receipt {operation!r}; 'streamops receipts' lists them.")
     if json:

@@ -11,7 +11,7 @@ import typer
 from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-from streamops import housekeeping
+from streamops import housekeeping, jobs
 from streamops import snapshots as catalogue
 from streamops.adapters.object_store import ObjectStore
 from streamops.cli import console
@@ -293,7 +293,7 @@ def schedule(json: console.Json = False) -> None:
 
     store, moment = console.store(), now()
     found: list[dict[str, Any]] = []
-    for job in housekeeping.known_jobs(store):
+    for job in jobs.names(store):
         plan, since = scheduled.plan_of(store, job)
         last = scheduled.last_of(store, job)
         if plan is None and last is None:

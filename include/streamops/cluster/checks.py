@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from streamops import artifacts, compatibility, jobs, keys, libraries, snapshots, verdicts
+from streamops import artifacts, compatibility, jobs, libraries, snapshots, verdicts
 from streamops.adapters.object_store import ObjectStore
 from streamops.cluster import record as cluster_record
 from streamops.cluster.membership import Need, change, missing, present, require_capacity
@@ -31,8 +31,7 @@ def check(ports: Ports, request: Request) -> Facts:
 
 def known(store: ObjectStore) -> list[JobRecord]:
     """The records of all jobs that were ever deployed."""
-    names = sorted(prefix.removeprefix(keys.jobs()).strip("/") for prefix in store.prefixes(keys.jobs()))
-    found = (jobs.record(store, name) for name in names)
+    found = (jobs.record(store, name) for name in jobs.names(store))
     return [record for record in found if record is not None and record.deployment]
 
 

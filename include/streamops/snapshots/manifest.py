@@ -10,7 +10,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from streamops.errors import NameRefusedError, SnapshotRefusedError
 from streamops.names import checked
-from streamops.records import Offsets, StageStart
+from streamops.names import library as reference
+from streamops.records import LibraryUse, Offsets, StageStart
 from streamops.signatures import FIELD, Keyring
 
 MAX_BYTES = 256 << 20  # of a manifest: about half a million objects
@@ -61,7 +62,7 @@ class Manifest(_Model):
     version: str
     artifact_sha256: str
     runtime_sha256: str
-    shared_library: str | None = None
+    shared_library: LibraryUse | None = None  # what the job imported while it made this state
     deployment: int
     epoch: int
     spark_version: str
@@ -119,6 +120,8 @@ def validate(fields: dict[str, Any], where: str) -> Manifest:
         checked("job", manifest.job), checked("snapshot", manifest.name), checked("snapshot", manifest.attempt)
         for stage in manifest.stages:
             checked("stage", stage)
+        if manifest.shared_library:
+            reference(manifest.shared_library.label)
     except ValidationError as error:
         wrong = f"{error.error_count()} wrong fields"
     except NameRefusedError as error:

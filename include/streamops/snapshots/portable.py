@@ -1,8 +1,8 @@
 """A snapshot as one file: a tar archive with the signed manifest first, then every object, each compared on its way.
 
-The archive holds also the published version (artifact and runtime), so that a job can be started from it on an
-installation that never saw it. An import copies nothing that it has not compared with the manifest, and makes the
-snapshot exist last, signed with the target's own key. Both can be run again after they died, and go on.
+The archive holds also the published version (artifact, runtime and shared library), so that a job can be started from
+it on an installation that never saw it. An import copies nothing that it has not compared with the manifest, and makes
+the snapshot exist last, signed with the target's own key. Both can be run again after they died, and go on.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import IO
 
 from pydantic import ValidationError
 
-from streamops import artifacts, keys, records
+from streamops import artifacts, keys, libraries, records
 from streamops.adapters.object_store import ObjectStore
 from streamops.artifacts import ArtifactManifest
 from streamops.errors import (
@@ -34,7 +34,8 @@ from streamops.snapshots import catalogue, integrity
 from streamops.snapshots.manifest import Manifest, ManifestObject, decode, parse, validate
 
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
-_MANIFEST, _VERSION, _ARTIFACT, _RUNTIME = "manifest.json", "version.json", "artifact.zip", "runtime.zip"
+_MANIFEST, _VERSION = "manifest.json", "version.json"
+_LIBRARY = "library.zip"
 _SPOOL = 64 << 20  # an object up to this size passes through memory, a larger one through a temporary file
 _AHEAD = 8  # objects that are fetched while one is written
 
@@ -61,10 +62,7 @@ def export(
     manifest = catalogue.load(store, job, name)
     body = store.get(keys.manifest(job, name)).body
     version = artifacts.load_manifest(store, job, manifest.version)
-    extra = [
-        (_ARTIFACT, keys.artifact(job, manifest.version), manifest.artifact_sha256),
-        (_RUNTIME, keys.runtime(manifest.runtime_sha256), manifest.runtime_sha256),
-    ]
+    extra = _archives(manifest)
     total = manifest.size + sum(store.head(key).size for _, key, _ in extra)
     partial = target.with_name(f".{target.name}.partial")
     done = 0
@@ -102,7 +100,7 @@ def load(
         NotFoundError: there is no such file.
         SnapshotRefusedError: it is no archive of a snapshot, is cut off, was altered, or is signed by a stranger.
         SnapshotExistsError: the name is taken here by another snapshot.
-        PublishedError: the same version is published here with other content.
+        PublishedError: the same version, or that of its shared library, is published here with other content.
     """
     if not source.is_file():
         raise NotFoundError(f"There is no file {source}.")
@@ -129,7 +127,7 @@ def _load(store: ObjectStore, archive: tarfile.TarFile, source: Path, trust: boo
         return Imported(found, 0, len(found.objects), published=False)
     catalogue.require_free_name(store, job, name)
     version = _version(_small(archive, members, _VERSION, source), origin, source)
-    published = _publish(store, version, archive, members, source)
+    published = _publish(store, version, origin, archive, members, source)
     moved = {
         _member(item): item.model_copy(
             update={"key": f"{keys.snapshot_data(job, attempt, item.stage)}{item.path}", "source_etag": ""}
@@ -209,6 +207,7 @@ def _version(body: bytes, manifest: Manifest, source: Path) -> ArtifactManifest:
 def _publish(
     store: ObjectStore,
     version: ArtifactManifest,
+    manifest: Manifest,
     archive: tarfile.TarFile,
     members: Iterator[tarfile.TarInfo],
     source: Path,
@@ -221,11 +220,9 @@ def _publish(
             f"Version {version.version} of {version.job} is published here with other content, so this snapshot "
             "cannot be continued here; import it into another installation."
         )
-    places = [
-        (_ARTIFACT, keys.artifact(version.job, version.version), version.artifact_sha256),
-        (_RUNTIME, keys.runtime(version.runtime_sha256), version.runtime_sha256),
-    ]
-    for name, target, digest in places:
+    if manifest.shared_library:
+        libraries.require_same(store, manifest.shared_library)
+    for name, target, digest in _archives(manifest):
         member = next(members, None)
         if member is None or member.name != name or not member.isfile():
             raise SnapshotRefusedError(f"{source} lacks {name}; export it again.")
@@ -234,9 +231,11 @@ def _publish(
         with content, tempfile.SpooledTemporaryFile(max_size=_SPOOL) as spool:
             if _copy(content, spool) != digest:
                 raise SnapshotRefusedError(f"{name} in {source} was altered; export it again.")
-            if not found:
+            if not found or name == _LIBRARY:
                 spool.seek(0)
                 store.put_file(target, spool, digest)  # type: ignore[arg-type]
+    if manifest.shared_library:
+        libraries.accept(store, manifest.shared_library)
     if found:
         return False
     try:
@@ -244,6 +243,17 @@ def _publish(
     except ConflictError:
         return False
     return True
+
+
+def _archives(manifest: Manifest) -> list[tuple[str, str, str]]:
+    """What a job needs beside its state: the member's name, its key in a bucket, and its hash."""
+    found = [
+        ("artifact.zip", keys.artifact(manifest.job, manifest.version), manifest.artifact_sha256),
+        ("runtime.zip", keys.runtime(manifest.runtime_sha256), manifest.runtime_sha256),
+    ]
+    if used := manifest.shared_library:
+        found.append((_LIBRARY, keys.library(used.name, used.version), used.sha256))
+    return found
 
 
 def _small(archive: tarfile.TarFile, members: Iterator[tarfile.TarInfo], name: str, source: Path) -> bytes:

@@ -139,7 +139,7 @@ def export(
         version=deployment.version,
         artifact_sha256=deployment.artifact_sha256,
         runtime_sha256=deployment.runtime_sha256,
-        shared_library=f"{used.label} {used.sha256}" if (used := deployment.library) else None,
+        shared_library=deployment.library,
         deployment=deployment.number,
         epoch=epoch,
         spark_version=_spark_version(),

@@ -9,6 +9,7 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from streamops import housekeeping, scheduled
+from streamops import jobs as job_state
 from streamops.errors import LockedError, RefusedError
 from streamops.names import checked
 from streamops.operations import Owner
@@ -68,7 +69,7 @@ class TakeScheduledOperator(BaseOperator):
             last = scheduled.take(engine, checked("job", self.job), item, owner(context), self.log.info)
         if last is None:
             raise AirflowSkipException(f"{self.job} is held by another operation")
-        assets.announce(context, self.job, last.snapshot, 0)
+        assets.announce(context, self.job, last.snapshot, last.size)
         return {"job": self.job, "snapshot": last.snapshot, "late_s": round(last.late_s, 1), "missed": last.missed}
 
 
@@ -80,7 +81,7 @@ class JobsOperator(BaseOperator):
         store = StreamOpsHook().store
         asked = context["params"].get("job")
         with plain_errors():
-            jobs = [checked("job", asked)] if asked else housekeeping.known_jobs(store)
+            jobs = [checked("job", asked)] if asked else job_state.names(store)
         wrong: list[str] = []
         facts: dict[str, Any] = {}
         for job in jobs:
