@@ -28,6 +28,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--keep-stack", action="store_true", help="leave the test stack running at the end")
 
 
+class FirstTries:
+    """Writes down why a test needed its second try; the summary only names it."""
+
+    path = ROOT / "build" / "first-tries.log"
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.outcome == "rerun":  # type: ignore[comparison-overlap]
+            self.path.parent.mkdir(exist_ok=True)
+            with self.path.open("a", encoding="utf-8") as log:
+                log.write(f"{report.nodeid} ({report.when})\n{report.longreprtext}\n\n")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(FirstTries())
+
+
 def pytest_unconfigure() -> None:
     """pytest's summary is the last line: Kafka clients that end with the interpreter have nothing to add."""
     logging.disable(logging.CRITICAL)
