@@ -10,7 +10,7 @@ PYTEST_ARGS ?=
 .PHONY: help setup setup-test lock up down status demo demo-elasticity demo-fleet test test-faults bench lint format
 
 help: ## show this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
 
 setup: ## install the Python environment and build the pinned servers (once; quick the second time)
 	@$(PYTHON) include/stack/install.py
@@ -40,13 +40,13 @@ demo-elasticity: setup ## the cluster under a running job: shut down, start, gro
 demo-fleet: setup ## vehicles on a map: nodes join and die, a logging step comes and goes, shared code changes, recount
 	@$(BIN)/streamops demo fleet
 
-test: setup-test ## set up what is needed and run all tests (faults with one seed each)
+test: setup-test ## set up what is needed and run the tests, without the long stories (most faults, one seed each)
 	@$(BIN)/python -m pytest -m "" --seeds 1 $(PARALLEL) $(PYTEST_ARGS)
 
-test-faults: setup-test ## run every fault with SEEDS=n seeds, every kill point, and the long stories
+test-faults: setup-test ## with SEEDS=n above 1: every fault with n seeds, every kill point, and the long stories
 	@$(BIN)/python -m pytest -m "faults or sampled or more" --seeds $(SEEDS) $(PARALLEL) $(PYTEST_ARGS)
 
-bench: setup ## measure rate, lateness, upgrade gap and memory; writes docs/performance.md
+bench: setup ## measure rate, lateness, memory, checks, the gap of an upgrade and the cluster; writes docs/performance.md
 	@$(BIN)/python -m benchmarks
 
 lint: setup ## ruff and mypy

@@ -13,14 +13,15 @@ its own checkpoint with `start_job`.
 **What can go wrong, and how to recover.**
 
 - *Every task is skipped*: another operation holds the job; the log of `check` names it. Trigger again when it is over.
-- *This version already runs*: the run succeeds and changes nothing.
+- *This version already runs*: the run succeeds and changes nothing; with other settings it is refused.
 - *Another version runs*: refused; use `upgrade_job`.
 - *State exists*: starting with empty state would count nothing that happened before, and is refused unless
   *From scratch* is ticked. Choose a snapshot, or `start_job`.
 - *The snapshot is refused*: it is altered, incomplete, another job's, or Kafka has already deleted what comes after
   it. Nothing was touched; choose another.
 - *A stage is refused*: the version cannot continue the snapshot's state of that stage. *Incompatible* needs another
-  stage name; what is *dropped* or *unknown* needs your yes: name the stages in *Accept loss of state*.
+  stage name. State that would be lost (*dropped*, *unknown*, or *starts empty* after a change of its windows) needs
+  your yes: name the stages in *Accept loss of state*.
 - *Not healthy in time*: the run fails; the log names the stage or the error. Nothing ran before, so nothing is
   restored. Correct the cause and trigger again.
 - *Airflow or a worker died*: tasks continue at the recorded step when they are tried again. Clearing any task is safe.
@@ -53,7 +54,7 @@ with DAG(
             ["string", "number", "boolean"],
         ),
         "topics": forms.mapping("Topics", 'Other topics for sources, e.g. {"trades": "trades-test"}.', ["string"]),
-        "library": forms.library("LIBRARY/VERSION; left empty, the newest version of the job's library."),
+        "library": forms.library("LIBRARY/VERSION; left empty, that of the job or of the snapshot, else the newest."),
         "addresses": forms.addresses(),
         "logging": forms.levels(),
         "healthy_timeout_s": forms.seconds(

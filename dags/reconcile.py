@@ -3,7 +3,7 @@
 
 **What it does.** Compares, every minute, what the job records say should run with what runs, and brings back what is
 missing: a driver that is gone and that the master does not hold, a job after the master lost its memory, a worker whose
-program does not run, an operation whose DAG run is gone. It writes a log line only when it did something.
+program does not run, an operation whose DAG run is over. It writes a log line only when it did something.
 
 **When to use it.** It runs by itself. To keep it away from one job for a while: `streamops jobs pause JOB`, and
 `streamops jobs resume JOB` afterwards. To keep it away from everything, pause this DAG.

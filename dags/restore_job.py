@@ -4,7 +4,7 @@
 **What it does.** Continues the same version of a job from one of its snapshots. Events since the snapshot are
 processed again, and their results written over the same points.
 
-**When to use it.** When the running checkpoint is damaged (an object was lost and the job failed clearly), or when the
+**When to use it.** When the job's checkpoint is damaged (an object was lost and the job failed clearly), or when the
 state itself is wrong. The job may be running, stopped or failed. Before it acts, `check` says what it costs;
 `streamops restore JOB SNAPSHOT --dry-run` says the same without doing anything. For another version use
 `rollback_job`.

@@ -33,7 +33,7 @@ with DAG(
     params={
         "job": forms.job("take the snapshot of"),
         "snapshot": forms.snapshot(
-            "A new name, never used before for this job; left empty, one is made from the time."
+            "A new name, never used before for this job; left empty, one is made from the operation's id."
         ),
         "cancel": forms.flag("Cancel", "Stop the job at a batch boundary first. It stays stopped."),
         "stop_timeout_s": forms.seconds(

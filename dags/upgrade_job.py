@@ -17,11 +17,11 @@ deployment and its checkpoint stay.
 | submit_driver | puts the new driver on the cluster, in standby beside the old one if there is room |
 | wait_standby | waits until the new driver is warm |
 | switch | stop at a boundary → export → restore → snapshot's manifest → hand over; each phase is in the log |
-| wait_healthy | waits until every stage of the new version has committed |
+| wait_healthy | waits until every stage of the new version has committed, or has found no data |
 | probation | watches the new version for a while: failures, lag, and that it produces |
 | recount | recomputes the results from the topic and compares |
 | finish | writes the receipt |
-| restore_old_version | after a failure: the old version runs again, from the snapshot |
+| restore_old_version | after a failure: the old version runs again (after the hand-over: from the snapshot) |
 | release_lock | gives the job's lock back |
 | outcome | fails the run unless the operation succeeded |
 
@@ -30,8 +30,9 @@ deployment and its checkpoint stay.
 - *Every task is skipped*: another operation holds the job; the log of `check` names it. Trigger again when it is over.
 - *check fails*: the log says what to correct. Nothing was touched.
 - *check refuses a stage*: its log has the verdict on each stage. *Incompatible* state is never continued: give the
-  stage another name, or keep its computation. What is *dropped* or *unknown* needs your yes: name the stages in
-  *Accept loss of state*. `streamops check JOB VERSION` says the same beforehand.
+  stage another name, or keep its computation. State that would be lost (*dropped*, *unknown*, or *starts empty* after a
+  change of its windows) needs your yes: name the stages in *Accept loss of state*. `streamops check JOB VERSION` says
+  the same beforehand.
 - *The new version does not become healthy in time*: the old version runs again at the end of this run, and the run is
   failed. The snapshot is kept. Look into the driver's log of the new version, publish a correction, trigger again
   under another snapshot name.
@@ -56,7 +57,7 @@ with DAG(
         "job": forms.job("upgrade"),
         "version": forms.version("The published version that shall run afterwards."),
         "snapshot": forms.snapshot(
-            "A new name for the state at the switch, e.g. before-v2; left empty, one is made from the time."
+            "A new name for the state at the switch, e.g. before-v2; left empty, one is made from the operation's id."
         ),
         "strategy": Param(
             "stop_and_restart",

@@ -125,7 +125,7 @@ def _next(flow: StageFlow, stage: StageStatus, status: DriverStatus) -> tuple[st
         else:
             step = (
                 "Give it more: raise resources.cores (and state_partitions) in the definition, publish it as a new "
-                f"version and run 'streamops upgrade {status.job} VERSION'."
+                f"version and run 'streamops upgrade {status.job} VERSION --snapshot NAME'."
             )
         return step, _texts(f"{flow.stage} falls behind: {flow.rate_in:,.0f}/s in, {flow.rate_out:,.0f}/s out.", spent)
     if flow.catch_up_s > 0:

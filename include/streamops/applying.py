@@ -141,7 +141,7 @@ def _refuse_stale(declared: DeclaredJob, there: PresentJob) -> None:
             f"The file is stale: it declares {declared.name} {declared.version}, which was replaced by "
             f"{current.version} on {current.created:%Y-%m-%d %H:%M} UTC (deployment {max(ran)} -> {current.number}). "
             f"Write version: {current.version}, or go back on purpose: streamops upgrade {declared.name} "
-            f"{declared.version}."
+            f"{declared.version} --snapshot NAME."
         )
 
 

@@ -1,4 +1,4 @@
-"""The one strict rule for names, applied before any request is made (faults.md, 25)."""
+"""The one strict rule for names, applied before any request is made."""
 
 import re
 

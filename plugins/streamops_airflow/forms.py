@@ -112,7 +112,7 @@ def accept_loss() -> Param:
         type=["array", "null"],
         items={"type": "string", "pattern": _whole(names.STAGE.pattern)},
         title="Accept loss of state",
-        description="Stages, one a line, whose state may be lost: those that check says are dropped or unknown.",
+        description="Stages, one a line, whose state may be lost; the log of check names those that need it.",
     )
 
 

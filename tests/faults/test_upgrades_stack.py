@@ -1,6 +1,6 @@
 """Faults 1 to 7 and 18: an upgrade that is killed anywhere, triggered twice, or whose new version does not work.
 
-The kill points come from the plan: ``make test-faults`` runs all, ``make test`` two of them.
+The kill points come from the plan: ``make test-faults SEEDS=2`` runs all, ``make test`` two of them.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from streamops.operations import Owner
 from streamops.records import FINAL, Deployment, DriverStatus, JobRecord, Lease, Offsets, State
 from streamops.settings import Settings
 
-app = console.noun("List jobs, or show one.")
+app = console.noun("List, show, pause or resume jobs.")
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -32,7 +32,7 @@ LOOK_S = 3.0  # between two looks: two or three batches
 @app.command("list")
 @console.guarded
 def list_(json: console.Json = False) -> None:
-    """List all jobs with version and state."""
+    """List all jobs with version, state and lag."""
     store = console.store()
     found = [item for job in job_state.names(store) if not is_gone(item := overview(store, job))]
     if json:
