@@ -1,7 +1,7 @@
 # Every target says what it does: 'make help'.
 PYTHON ?= python3.11
 BIN := .venv/bin
-SEEDS ?= 1
+SEEDS ?= 2
 # Tests that need no stack share the machine; those of the stack come last, one after the other.
 PARALLEL := -n 2 --dist loadgroup --no-loadscope-reorder
 PYTEST_ARGS ?=
