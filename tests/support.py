@@ -31,7 +31,12 @@ from streamops.recount import recount_job
 from streamops.recount.report import Report
 from streamops.settings import Settings
 
-READY: dict[str, Callable[[Layout], str]] = {"kafka": ready.kafka, "minio": ready.minio, "influxd": ready.influxd}
+READY: dict[str, Callable[[Layout], str]] = {
+    "kafka": ready.kafka,
+    "minio": ready.minio,
+    "influxd": ready.influxd,
+    "airflow-api-server": ready.airflow,
+}
 
 
 class Killed(BaseException):
