@@ -156,7 +156,8 @@ class Elasticity:
             done = self._run("scale_cluster", size=size)
         ended = time.time()
         self._newer_than(ended)
-        self._event(name, begun, ended, str(done.facts("in_use").get("why") or "the job went on"))
+        why = done.facts("in_use").get("why") if done.facts("check").get("start") else None
+        self._event(name, begun, ended, str(why or "the job went on"))
 
     def _kill(self) -> None:
         demo, launch = self.demo, self.demo.record().launch

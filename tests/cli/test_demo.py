@@ -18,17 +18,20 @@ from streamops.follow import request as asked
 from streamops.report import elasticity
 from streamops.report import fleet as fleet_page
 from streamops.settings import Settings
+from support import Operator, first_members
 
 
 @pytest.fixture
 def traffic(stack: Settings) -> Iterator[Settings]:
-    """Trades at the demo's rate; afterwards the generator and the job are stopped."""
+    """Trades at the demo's rate; afterwards the generator and the job are stopped, and the cluster is as before."""
+    first_members(Operator(stack))
     try:
         yield start_stack()
     finally:
         lifecycle.generator_stop()
         with Airflow(stack) as airflow:
             Runbooks(airflow, ObjectStore(stack)).run(asked("cancel_job", job=JOB), lambda steps: None)
+        first_members(Operator(stack))
 
 
 def told(settings: Settings, directory: Path) -> tuple[dict, list[str]]:
@@ -103,7 +106,7 @@ def test_the_fleet_demo_tells_its_story(stack: Settings, tmp_path: Path) -> None
         with Airflow(stack) as airflow:
             runbooks = Runbooks(airflow, ObjectStore(stack))
             runbooks.run(asked("cancel_job", job=fleet_story.JOB), lambda steps: None)
-            runbooks.run(asked("scale_cluster", size=2), lambda steps: None)
+        first_members(Operator(stack))
     _, page = write(report, tmp_path, fleet_story.NAME, fleet_page.page)
     assert report["recount"]["clean"], report["recount"]
     assert report["vehicles"] == fleet_story.VEHICLES

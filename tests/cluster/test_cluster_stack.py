@@ -23,7 +23,7 @@ from streamops.follow import Runbooks, request
 from streamops.names import CLUSTER
 from streamops.operations import Operation
 from streamops.settings import Settings
-from support import hosting
+from support import Operator, first_members, hosting
 
 pytestmark = [pytest.mark.stack, pytest.mark.more]
 RUNBOOKS = ("deploy_job", "cancel_job", "shutdown_cluster", "restart_cluster", "scale_cluster")
@@ -48,10 +48,9 @@ def run(runbooks: Runbooks, runbook: str, **asked: Any) -> Operation:
 
 
 @pytest.fixture(scope="module")
-def job(
-    stack: Settings, runbooks: Runbooks, nodes: SupervisedNodes, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[FreshJob]:
+def job(stack: Settings, runbooks: Runbooks, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FreshJob]:
     """A job that may take more cores than two nodes have, and whose state lies in as many partitions."""
+    first_members(Operator(stack))
     fresh = FreshJob.publish(stack, tmp_path_factory.mktemp("cluster"), versions=("v1",))
     text = (fresh.directory / "v1.yaml").read_text().replace("version: v1", "version: wide")
     wide = re.sub(r"(?m)^resources: .*$", "resources: {cores: 8, executor_memory: 800m, state_partitions: 8}", text)
@@ -64,9 +63,7 @@ def job(
         if cluster_record.read(fresh.store).state != "running":
             run(runbooks, "restart_cluster", **PATIENT)
         run(runbooks, "cancel_job", job=fresh.name)
-        run(runbooks, "scale_cluster", size=2)
-        for name in ("node-1", "node-2"):
-            nodes.start(name)
+    first_members(Operator(stack))
 
 
 def working(job: FreshJob, seconds: float = 200) -> None:

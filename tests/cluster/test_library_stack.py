@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,14 @@ import pytest
 
 from fresh_fleet import LIBRARY, Fleet
 from fresh_job import wait_for
-from streamops import artifacts, jobs, libraries
+from streamops import artifacts, jobs, keys, libraries
 from streamops.adapters.airflow import Airflow
 from streamops.adapters.influx import Points
-from streamops.adapters.object_store import ObjectStore
 from streamops.errors import StreamOpsError
 from streamops.follow import Runbooks, request
 from streamops.operations import Operation
 from streamops.settings import Settings
+from support import Operator, first_members
 
 pytestmark = [pytest.mark.stack, pytest.mark.more]
 PATIENT = {"healthy_timeout_s": 600}  # the machine may be busy with other tests
@@ -37,11 +38,26 @@ def fields(fleet: Fleet, seconds: int) -> dict[str, int]:
         points.close()
 
 
+@pytest.fixture
+def fleet(stack: Settings, tmp_path: Path) -> Iterator[Fleet]:
+    """What a failed test would leave to the next ones: a stopped cluster, a running job, a library nothing can use."""
+    operator = Operator(stack)
+    first_members(operator)
+    fleet = Fleet(stack, tmp_path)
+    yield fleet
+    first_members(operator)
+    record = jobs.record(fleet.store, fleet.name)
+    if record is not None and record.desired == "running":
+        operator.run("cancel_job", fleet.name)
+    broken = (keys.library_manifest("fleet_types", "broken"), keys.library("fleet_types", "broken"))
+    fleet.store.delete(broken)  # it is the newest, which a deployment gets that asks for none
+
+
 @pytest.mark.timeout(1500)
 def test_jobs_come_back_on_the_new_library_and_their_artifacts_stay_as_they_were(
-    stack: Settings, airflow: Airflow, tmp_path: Path
+    fleet: Fleet, airflow: Airflow, tmp_path: Path
 ) -> None:
-    fleet, runbooks = Fleet(stack, tmp_path), Runbooks(airflow, ObjectStore(stack))
+    runbooks = Runbooks(airflow, fleet.store)
 
     def run(runbook: str, **asked: Any) -> Operation:
         return runbooks.run(request(runbook, **asked), lambda steps: None)

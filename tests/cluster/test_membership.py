@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import httpx
 import pytest
 
 from fakes.nodes import PAGE, inventory
-from streamops.adapters.nodes import parse_master
+from streamops.adapters.nodes import SupervisedNodes
+from streamops.adapters.spark import parse_master
 from streamops.cluster import nodes
 from streamops.cluster.membership import DOWN, Need, change, missing, present, require_capacity
 from streamops.definitions import Resources
 from streamops.errors import NotFoundError, RefusedError
+from streamops.settings import Settings
 
 THREE = inventory(3, 1)
 TWO = ("node-1", "node-2")
@@ -151,3 +154,24 @@ def test_passwords_come_from_a_private_file_only(tmp_path: Path) -> None:
         nodes.passwords(file)
     file.chmod(0o600)
     assert nodes.passwords(file) == {"user": "streamops", "password": "a=b", "password.node-3": "other"}
+
+
+def test_stateful_tasks_are_counted_by_executor() -> None:
+    """As Spark 4.2 answers: a stage's tasks by executor come with its details only."""
+    stages = [{"stageId": at, "attemptId": 0, "numTasks": 4 if at % 2 else 1} for at in range(1, 6)]
+    asked: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(request.url.path)
+        if request.url.path.endswith("/stages"):
+            return httpx.Response(200, json=stages)
+        stage: dict[str, object] = {"stageId": 1}
+        if request.url.params.get("details", "true") == "true":
+            stage["executorSummary"] = {"0": {"succeededTasks": 3}, "1": {"succeededTasks": 1}}
+        return httpx.Response(200, json=stage)
+
+    port = SupervisedNodes(Settings.model_construct())
+    port._http = httpx.Client(transport=httpx.MockTransport(answer))
+    assert port.stateful_tasks("http://127.0.0.1:4040/", "app-1") == {"0": 9, "1": 3}
+    assert asked[0] == "/api/v1/applications/app-1/stages"
+    assert sorted(asked[1:]) == [f"{asked[0]}/{at}/0" for at in (1, 3, 5)]

@@ -26,7 +26,7 @@ def test_no_ping_is_missed_by_an_update_a_killed_driver_or_faults_of_the_sources
     fleet, operator = Fleet(stack, tmp_path), Operator(stack)
     with fleet.simulator("alpha"):
         with fleet.simulator("beta"):
-            operator.run("deploy_job", fleet.name, version="v1", addresses=fleet.addresses)
+            operator.run("deploy_job", fleet.name, version="v1", addresses=fleet.addresses, library="fleet_types/v1")
             wait_for(lambda: fleet.saved() > 30, 90, "pings of both fleets as points")
             wait_for(
                 lambda: any("Highest sequence number is: " in text for text in fleet.messages("source.beta")),

@@ -83,7 +83,8 @@ class SupervisedNodes:
         listed = self._json(f"{root}?status=complete")
         found: dict[str, int] = {}
         for stage in stateful(listed if isinstance(listed, list) else []):
-            detail = self._json(f"{root}/{stage['stageId']}/{stage['attemptId']}?details=false")
+            # Without details=true, which is the default, the answer has no executorSummary.
+            detail = self._json(f"{root}/{stage['stageId']}/{stage['attemptId']}")
             summary = detail.get("executorSummary") or {} if isinstance(detail, dict) else {}
             for executor, numbers in summary.items():
                 found[executor] = found.get(executor, 0) + int(numbers.get("succeededTasks", 0))

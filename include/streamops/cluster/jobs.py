@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -291,7 +291,9 @@ def caught_up(work: Work) -> Facts:
     since = work.operation.steps["resume_jobs"].started
     told = {}
     for job, launch in started(work, facts):
-        events = _between(facts["jobs"][job.job].get("from", {}), _offsets(work, job.job, launch))
+        sources = job.version(job.before.version).definition.sources
+        counted = {name for name, source in sources.items() if not source.csv_tail}  # whose offsets are bytes
+        events = _between(facts["jobs"][job.job].get("from", {}), _offsets(work, job.job, launch), counted)
         told[job.job] = {"events": events, "seconds": _seconds(work, job.job, launch, since)}
         work.say(f"{job.job}: caught up with {events:,} events, {told[job.job]['seconds']} s after it was started")
     return {"jobs": told}
@@ -310,12 +312,12 @@ def _offsets(work: Work, job: str, launch: str | None) -> Any:
     return {name: stage.offsets for name, stage in found.stages.items()} if found else {}
 
 
-def _between(before: Mapping[str, Any], after: Mapping[str, Any]) -> int:
-    """Events that the stage which read most of them has read meanwhile."""
+def _between(before: Mapping[str, Any], after: Mapping[str, Any], counted: Collection[str]) -> int:
+    """Events of these sources that the stage which read most of them has read meanwhile."""
     most = 0
     for stage, sources in after.items():
         for source, partitions in sources.items():
             old = before.get(stage, {}).get(source)
-            if old:
+            if old and source in counted:
                 most = max(most, sum(end - old.get(partition, 0) for partition, end in partitions.items()))
     return most

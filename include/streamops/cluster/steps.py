@@ -22,6 +22,7 @@ from streamops.steps import Facts, Work
 MASTER = cluster_checks.MASTER
 _MASTER_S = 90.0
 _GRACE_S = 30.0
+_DRIVERS_S = 20.0  # for drivers that have saved their state to end: a second or two is usual
 
 
 def check(work: Work) -> Facts:
@@ -41,9 +42,25 @@ def record_set(work: Work) -> Facts:
 
 
 def stop_workers(work: Work) -> Facts:
-    port = work.ports.nodes()
-    leaving = checked(work).get("stop") if work.request.runbook == "scale_cluster" else port.inventory.names()
-    return stop(work, leaving or ())
+    if work.request.runbook == "scale_cluster":
+        return stop(work, checked(work).get("stop") or ())
+    _await_drivers(work)
+    return stop(work, work.ports.nodes().inventory.names())
+
+
+def _await_drivers(work: Work) -> None:
+    """Let drivers end, for a while: their last word comes some seconds before their process is gone.
+
+    The master would take one that goes down with its worker for lost, remember it, and start it again with the
+    cluster, beside the one that the restart submits.
+    """
+    port, deadline = work.ports.nodes(), time.monotonic() + _DRIVERS_S
+    while drivers := port.master().drivers:
+        if time.monotonic() > deadline:
+            work.say(f"The master still holds {', '.join(driver.id for driver in drivers)}; the workers are stopped")
+            return
+        work.tick()
+        time.sleep(work.ports.look_s)
 
 
 def stop_master(work: Work) -> Facts:
