@@ -146,6 +146,17 @@ def test_only_retention_deletes_a_version_not_even_drivers_one_of_their_checkpoi
     assert not here.versions(DATA)
 
 
+@pytest.mark.parametrize("who", ["jobs", "operations"])
+def test_minios_own_way_to_delete_all_versions_at_once_is_refused_too(here: Installation, who: str) -> None:
+    client = object_server.client(here.who[who])
+    forced = {"x-minio-force-delete": "true"}
+    client.meta.events.register("before-call.s3.DeleteObject", lambda params, **_: params["headers"].update(forced))
+    before = list(here.root.versions("snapshots/"))
+    for key in ("snapshots/", f"snapshots/{JOB}/", DATA, keys.manifest(JOB, "s"), "artifacts/", "jobs/"):
+        assert denied(lambda key=key: client.delete_object(Bucket=here.settings.s3_bucket, Key=key)), key
+    assert list(here.root.versions("snapshots/")) == before
+
+
 @pytest.mark.parametrize("who", identities.NAMES)
 def test_only_the_stack_changes_the_bucket_and_the_identities(here: Installation, who: str) -> None:
     settings, client = here.who[who], object_server.client(here.who[who])

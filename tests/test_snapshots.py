@@ -64,6 +64,15 @@ def test_an_export_without_its_manifest_is_invisible_and_cleaned_up(taken: tuple
     snapshots.verify(rig.store, manifest)
 
 
+def test_an_operation_that_may_not_delete_ends_well_and_leaves_them_to_retention(taken: tuple[Rig, Manifest]) -> None:
+    rig, _ = taken
+    export(rig, "half", "gone")
+    rig.retention = rig.store  # somebody has only the credentials of operations
+    assert rig.run("start_job").state == "succeeded"
+    assert any("of sums stay until retention frees them" in line for line in rig.said)
+    assert list(rig.store.list(f"snapshots/{JOB}/data/gone/"))
+
+
 def test_too_little_space_is_refused_with_the_numbers(taken: tuple[Rig, Manifest]) -> None:
     rig, manifest = taken
     with pytest.raises(SnapshotRefusedError, match=f"takes {manifest.size:,} bytes .* has 99 free"):
