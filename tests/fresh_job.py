@@ -15,13 +15,16 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from pydantic import SecretStr
+
+from stack.private import read_pairs
 from streamops import artifacts, keys, records
 from streamops.adapters.kafka import Ledger
 from streamops.adapters.object_store import ObjectStore
 from streamops.records import DriverStatus, JobRecord, State
 from streamops.recount import recount_job
 from streamops.recount.report import Report
-from streamops.settings import REPOSITORY, Settings
+from streamops.settings import ENV_FILE, REPOSITORY, Settings
 
 
 def wait_for(condition: Callable[[], object], seconds: float, what: str) -> None:
@@ -30,6 +33,13 @@ def wait_for(condition: Callable[[], object], seconds: float, what: str) -> None
     while not condition():
         assert time.monotonic() < deadline, f"{what} did not happen in {seconds:g} s"
         time.sleep(0.2)
+
+
+def as_root(settings: Settings) -> Settings:
+    """The same stack's bucket with all rights, which only the stack's own file tells."""
+    pairs = read_pairs(Path(os.environ[ENV_FILE]))
+    root = {"s3_access_key": pairs["MINIO_ROOT_USER"], "s3_secret_key": SecretStr(pairs["MINIO_ROOT_PASSWORD"])}
+    return settings.model_copy(update=root)
 
 
 def publish_quickly(store: ObjectStore, directory: Path, version: str, like: str | None = None) -> None:
@@ -76,6 +86,15 @@ class FreshJob:
             (copy / f"{version}.yaml").write_text(text)
             publish_quickly(store, copy, version)
         return cls(name, settings, store, copy)
+
+    @property
+    def root(self) -> ObjectStore:
+        """The bucket as somebody with all rights sees it: the stack, and whoever breaks in."""
+        return ObjectStore(as_root(self.settings))
+
+    def destroy(self, key: str) -> None:
+        """Leave no version of an object."""
+        self.root.delete_versions([version for version in self.root.versions(key) if version.key == key])
 
     @contextmanager
     def trades(self, rate: int = 500, symbols: int = 20) -> Iterator[None]:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from fakes import object_server
 from fakes.spark_queries import expected
 from stack import builds
 from streamops import checkpoints, keys
@@ -29,14 +30,15 @@ SCRIPT = Path(__file__).parent / "fakes" / "spark_queries.py"
 
 def start(settings: Settings, prefix: str, out: Path, last: int) -> subprocess.Popen:
     """Run both queries until they kill themselves in batch ``last``."""
+    driver = object_server.as_job(settings)
     environment = os.environ | {
         "SPARK_HOME": str(builds.spark_home()),
         "PYSPARK_PYTHON": sys.executable,
         "ENDPOINT": settings.s3_endpoint,
-        "AWS_ACCESS_KEY_ID": settings.s3_access_key,
-        "AWS_SECRET_ACCESS_KEY": settings.s3_secret_key.get_secret_value(),
+        "AWS_ACCESS_KEY_ID": driver.s3_access_key,
+        "AWS_SECRET_ACCESS_KEY": driver.s3_secret_key.get_secret_value(),
     }
-    command = [sys.executable, str(SCRIPT), f"s3a://{settings.s3_bucket}/{prefix}", str(out), str(last)]
+    command = [sys.executable, str(SCRIPT), f"s3a://{settings.s3_bucket}/checkpoints/{prefix}", str(out), str(last)]
     with (out.parent / f"{out.name}.log").open("w") as log:
         return subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
 
@@ -74,9 +76,9 @@ def copy_live(store: ObjectStore, process: subprocess.Popen, directory: Path) ->
         assert process.poll() is None, (directory / "first.log").read_text()[-4000:]
         assert time.monotonic() < deadline, "no 14 batches in 400 s"
         for query in set(QUERIES) - set(live):
-            head = checkpoints.position(store, f"first/{query}/")
+            head = checkpoints.position(store, f"checkpoints/first/{query}/")
             if head is not None and head.batch >= 14:
-                copied = checkpoints.copy_last(store, f"first/{query}/", f"live/{query}/")
+                copied = checkpoints.copy_last(store, f"checkpoints/first/{query}/", f"checkpoints/live/{query}/")
                 assert copied is not None
                 live[query] = copied[0]
         time.sleep(0.1)
@@ -93,13 +95,15 @@ def test_real_queries_continue_exactly_from_a_crash_and_from_a_live_copy(bucket:
         raise
     finish(process, tmp_path / "first")
     for query in QUERIES:
-        found, copies = checkpoints.copy_last(store, f"first/{query}/", f"second/{query}/") or pytest.fail("no commit")
+        found, copies = checkpoints.copy_last(
+            store, f"checkpoints/first/{query}/", f"checkpoints/second/{query}/"
+        ) or pytest.fail("no commit")
         assert found.batch == LAST - 1
         paths = {item.path for item in copies}
         assert {path for path in paths if path.startswith("offsets/")} == {f"offsets/{LAST - 2}", f"offsets/{LAST - 1}"}
         assert any(path.endswith(".zip") for path in paths), "no full version was uploaded, so the test shows little"
         assert any("/SSTs/" in path for path in paths)
-        assert len(paths) < sum(1 for _ in store.list(f"first/{query}/")), "the tail is the whole directory"
+        assert len(paths) < sum(1 for _ in store.list(f"checkpoints/first/{query}/")), "the tail is the whole directory"
         assert found.size == sum(item.size for item in copies)
     for name in ("second", "live"):
         out = tmp_path / f"out-{name}"
@@ -117,8 +121,8 @@ def test_real_queries_continue_exactly_from_a_crash_and_from_a_live_copy(bucket:
 class Made:
     """A checkpoint as Spark lays it out, written by hand."""
 
-    def __init__(self, settings: Settings, prefix: str = "ck/") -> None:
-        self.store, self.prefix = ObjectStore(settings), prefix
+    def __init__(self, settings: Settings, prefix: str = "checkpoints/ck/") -> None:
+        self.store, self.prefix = ObjectStore(object_server.as_job(settings)), prefix
         self.put("metadata", '{"id":"q"}')
 
     def put(self, path: str, body: str = "x") -> None:
@@ -151,7 +155,9 @@ def test_what_was_planned_and_not_committed_is_no_part_of_a_tail(bucket: Setting
     assert (tail.batch, tail.offsets, tail.watermark_ms) == (2, {"clicks": {"0": 30}}, 2)
     assert not {"offsets/3", "state/0/0/4_00000000-0000-0000-0000-000000000009.changelog"} & made.paths()
     checkpoints.drop_planned(made.store, made.prefix)
-    assert [info.key for info in made.store.list("ck/offsets/")] == [f"ck/offsets/{n}" for n in range(3)]
+    assert [info.key for info in made.store.list(f"{made.prefix}offsets/")] == [
+        f"{made.prefix}offsets/{n}" for n in range(3)
+    ]
 
 
 def test_of_two_files_of_one_version_the_committed_one_counts(bucket: Settings) -> None:
@@ -197,7 +203,7 @@ def test_a_checkpoint_without_a_commit_has_no_tail(bucket: Settings) -> None:
 
 
 def test_an_epoch_counts_from_its_ready_mark_on_and_continues_the_one_below(bucket: Settings) -> None:
-    store = ObjectStore(bucket)
+    store = ObjectStore(object_server.as_job(bucket))
     assert checkpoints.prepare_epoch(store, "j", 1, 1, ["s"]) == {}
     made = Made(bucket, keys.stage("j", 1, 1, "s"))
     made.batch(0)
@@ -232,7 +238,7 @@ def test_the_number_of_state_partitions_is_read_from_the_last_commit(bucket: Set
     assert checkpoints.state_partitions(made.store, made.prefix) is None
     repartitioned(made)
     assert checkpoints.state_partitions(made.store, made.prefix) == 1
-    stateless = Made(bucket, "stateless/")
+    stateless = Made(bucket, "checkpoints/stateless/")
     stateless.offsets(0)
     stateless.put("commits/0", "v2\n{}")
     assert checkpoints.state_partitions(stateless.store, stateless.prefix) is None

@@ -93,10 +93,10 @@ def test_what_retention_has_passed_and_what_is_altered_is_refused_while_the_job_
         rig.run("rollback_job")
     rig.store.put(key, good)
     lost = snapshots.load(rig.store, JOB, "s").objects[0].key
-    rig.store.delete([lost])
+    rig.root.delete_versions(list(rig.root.versions(lost)))
     with pytest.raises(SnapshotRefusedError, match="is missing"):
         rig.run("rollback_job")
-    rig.store.delete([keys.manifest(JOB, "s")])
+    rig.retention.delete([keys.manifest(JOB, "s")])
     with pytest.raises(NotFoundError, match="snapshot s, which is gone"):
         rig.run("rollback_job")
     assert (rig.record(), len(rig.cluster.processes)) == (before, drivers)
@@ -121,7 +121,7 @@ def test_a_restore_brings_back_a_job_whose_checkpoint_lost_an_object(rig: Rig) -
     jobs.tell(rig.store, JOB, launch, Control(command="stop", operation="lost"))  # stands for its failure
     rig.wait(lambda: jobs.status(rig.store, JOB, launch).state is State.STOPPED, "the end of the driver")
     prefix = checkpoints.current_epoch_prefix(rig.store, JOB, 1)
-    rig.store.delete([f"{prefix}a/metadata"])
+    rig.root.delete([f"{prefix}a/metadata"])
     operation = rig.run("restore_job", snapshot="kept")
     assert operation.facts("check")["running"] is False
     assert operation.facts("check")["cost"]["exact"] is False

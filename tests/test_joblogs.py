@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from fakes import object_server
 from streamops import joblogs, keys
 from streamops.adapters import worker_logs
 from streamops.adapters.object_store import ObjectStore
@@ -66,7 +67,7 @@ def record(text: str, level: int = logging.INFO) -> logging.LogRecord:
 
 
 def test_what_is_flushed_is_stored_and_read_across_launches(bucket: Settings) -> None:
-    store = ObjectStore(bucket)
+    store = ObjectStore(object_server.as_job(bucket))
     reader = Reader(store, "sums")
     first = shipper(store, "deploy-1")
     first.emit(record("one"))
@@ -81,7 +82,7 @@ def test_what_is_flushed_is_stored_and_read_across_launches(bucket: Settings) ->
 
 
 def test_the_error_output_is_shipped_line_by_line_and_half_a_line_waits(bucket: Settings, tmp_path: Path) -> None:
-    store, output = ObjectStore(bucket), tmp_path / "stderr"
+    store, output = ObjectStore(object_server.as_job(bucket)), tmp_path / "stderr"
     found = shipper(store, "deploy-1", output)
     found.flush()  # not there yet
     output.write_text("26/01/01 12:00:01 WARN Main: first\n2026-01-01 12:00:02,000Z DEBUG source.beta Added")
@@ -93,7 +94,7 @@ def test_the_error_output_is_shipped_line_by_line_and_half_a_line_waits(bucket: 
 
 
 def test_lines_wait_for_an_object_store_that_does_not_answer(bucket: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = ObjectStore(bucket)
+    store = ObjectStore(object_server.as_job(bucket))
     found = shipper(store, "deploy-1")
     found.emit(record("kept"))
     with monkeypatch.context() as patch:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from fakes import object_server
 from fakes.rig import JOB, SUM, Rig
 from streamops import jobs, keys, snapshots
 from streamops.errors import SnapshotExistsError, SnapshotRefusedError
@@ -60,9 +59,18 @@ def test_an_export_without_its_manifest_is_invisible_and_cleaned_up(taken: tuple
     rig, manifest = taken
     export(rig, "half", "gone")
     assert [item.name for item in snapshots.list(rig.store, JOB)] == ["s"]
-    assert snapshots.remove_leftovers(rig.store, JOB) > 0
+    assert snapshots.remove_leftovers(rig.retention, JOB) > 0
     assert not list(rig.store.list(f"snapshots/{JOB}/data/gone/"))
     snapshots.verify(rig.store, manifest)
+
+
+def test_an_operation_that_may_not_delete_ends_well_and_leaves_them_to_retention(taken: tuple[Rig, Manifest]) -> None:
+    rig, _ = taken
+    export(rig, "half", "gone")
+    rig.retention = rig.store  # somebody has only the credentials of operations
+    assert rig.run("start_job").state == "succeeded"
+    assert any("of sums stay until retention frees them" in line for line in rig.said)
+    assert list(rig.store.list(f"snapshots/{JOB}/data/gone/"))
 
 
 def test_too_little_space_is_refused_with_the_numbers(taken: tuple[Rig, Manifest]) -> None:
@@ -78,15 +86,13 @@ def test_a_damaged_object_is_named_before_anything_is_written(taken: tuple[Rig, 
     changelogs = [item for item in manifest.objects if item.path.endswith(".changelog")]
     victim, other = changelogs[0], manifest.objects[0]
     body = rig.store.get(victim.key).body
-    if damage == "missing":
-        rig.store.delete([victim.key])
-    elif damage == "swapped":
-        rig.store.copy(other.key, victim.key)
-    else:
-        new = {"truncated": body[:-1], "flipped": bytes([body[0] ^ 1]) + body[1:], "rewritten": body}[damage]
-        object_server.client(rig.settings).put_object(
-            Bucket=rig.settings.s3_bucket, Key=victim.key, Body=new, ChecksumAlgorithm="SHA256"
-        )
+    source = rig.store.get(other.key).body
+    rig.root.delete_versions(list(rig.root.versions(victim.key)))  # or it would be read by its version
+    if damage != "missing":
+        new = {
+            "truncated": body[:-1], "flipped": bytes([body[0] ^ 1]) + body[1:], "rewritten": body, "swapped": source,
+        }[damage]  # fmt: skip
+        rig.store.put(victim.key, new)
     before = rig.record()
     with pytest.raises(SnapshotRefusedError, match=victim.key):
         rig.run("deploy_job", version="v2", from_snapshot="s")
@@ -103,7 +109,7 @@ def test_a_manifest_that_is_none_is_refused_and_its_data_kept(taken: tuple[Rig, 
     rig.store.put(keys.manifest(JOB, "s"), body)
     with pytest.raises(SnapshotRefusedError, match=r"damaged|not signed"):
         snapshots.load(rig.store, JOB, "s")
-    assert snapshots.remove_leftovers(rig.store, JOB) == 0
+    assert snapshots.remove_leftovers(rig.retention, JOB) == 0
     assert rig.store.head(manifest.objects[0].key).size == manifest.objects[0].size
 
 

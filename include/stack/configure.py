@@ -22,7 +22,7 @@ def write_all(layout: Layout, pairs: dict[str, str]) -> None:
     for directory in (layout.log, layout.run, layout.data / "minio", layout.data / "influxdb", layout.airflow):
         directory.mkdir(parents=True, exist_ok=True)
     (layout.run / "kafka.properties").write_text(_kafka(layout))
-    root = {"MINIO_ROOT_USER": pairs["S3_ACCESS_KEY"], "MINIO_ROOT_PASSWORD": pairs["S3_SECRET_KEY"]}
+    root = {key: pairs[key] for key in ("MINIO_ROOT_USER", "MINIO_ROOT_PASSWORD")}
     write_private(layout.run / "minio.env", "".join(f"export {key}={value}\n" for key, value in root.items()))
     _node(layout, pairs)
     _inventory(layout, pairs)
@@ -88,10 +88,13 @@ def _kafka(layout: Layout) -> str:
 def _node(layout: Layout, pairs: dict[str, str]) -> None:
     layout.node.mkdir(exist_ok=True)
     layout.submit_conf.mkdir(exist_ok=True)
-    wanted = {key: value for key, value in pairs.items() if key.startswith(("KAFKA_BOOT", "S3_", "INFLUX_"))}
-    wanted.pop("INFLUX_PASSWORD", None)
+    here = ("KAFKA_BOOTSTRAP_SERVERS", "S3_ENDPOINT", "S3_BUCKET")
+    influx = ("INFLUX_URL", "INFLUX_ORG", "INFLUX_TOKEN", "INFLUX_BUCKET", "INFLUX_USER")
+    # What drivers and executors are at the object store: no other identity is known on a node.
+    jobs = {"S3_ACCESS_KEY": pairs["S3_JOBS_ACCESS_KEY"], "S3_SECRET_KEY": pairs["S3_JOBS_SECRET_KEY"]}
+    wanted = {key: pairs[key] for key in (*here, *influx)} | jobs
     write_private(layout.node / "node.env", render_pairs("Private: what drivers on this node may reach.", wanted))
-    keys = f"aws_access_key_id = {pairs['S3_ACCESS_KEY']}\naws_secret_access_key = {pairs['S3_SECRET_KEY']}\n"
+    keys = f"aws_access_key_id = {jobs['S3_ACCESS_KEY']}\naws_secret_access_key = {jobs['S3_SECRET_KEY']}\n"
     write_private(layout.node / "credentials", f"[default]\n{keys}")
     s3a = {
         "endpoint": pairs["S3_ENDPOINT"],
@@ -210,6 +213,12 @@ def _connections(layout: Layout, pairs: dict[str, str]) -> dict[str, object]:
             "login": pairs["S3_ACCESS_KEY"],
             "password": pairs["S3_SECRET_KEY"],
             "extra": {"endpoint_url": pairs["S3_ENDPOINT"], "bucket": pairs["S3_BUCKET"]},
+        },
+        # Its own connection, because only what removes snapshots or jobs may use it.
+        "streamops_s3_retention": {
+            "conn_type": "aws",
+            "login": pairs["S3_RETENTION_ACCESS_KEY"],
+            "password": pairs["S3_RETENTION_SECRET_KEY"],
         },
         "streamops_spark": {
             "conn_type": "spark",

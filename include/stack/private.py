@@ -36,8 +36,14 @@ def _generated() -> dict[str, str]:
         return secrets.token_urlsafe(24)
 
     return {
+        "MINIO_ROOT_USER": "root-" + secrets.token_hex(4),
+        "MINIO_ROOT_PASSWORD": secrets.token_hex(20),
         "S3_ACCESS_KEY": "streamops-" + secrets.token_hex(4),
         "S3_SECRET_KEY": secrets.token_hex(20),
+        "S3_JOBS_ACCESS_KEY": "jobs-" + secrets.token_hex(4),
+        "S3_JOBS_SECRET_KEY": secrets.token_hex(20),
+        "S3_RETENTION_ACCESS_KEY": "retention-" + secrets.token_hex(4),
+        "S3_RETENTION_SECRET_KEY": secrets.token_hex(20),
         "SNAPSHOT_KEYS": f"k{secrets.token_hex(3)}:{secrets.token_hex(32)}",
         "INFLUX_PASSWORD": token(),
         "INFLUX_TOKEN": token(),

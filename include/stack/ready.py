@@ -6,14 +6,17 @@ import json
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from pydantic import SecretStr
+
 from stack.layout import Layout
 from stack.private import read_pairs
+from streamops import identities
 from streamops.adapters.kafka import Ledger
-from streamops.adapters.provision import ensure_bucket, ensure_influx
+from streamops.adapters.provision import Identity, ensure_bucket, ensure_identities, ensure_influx
 from streamops.errors import StreamOpsError, UnreachableError
 from streamops.settings import Settings
 
@@ -27,9 +30,25 @@ def kafka(layout: Layout) -> str:
 
 
 def minio(layout: Layout) -> str:
-    """Empty when the bucket is there."""
-    ensure_bucket(Settings.load(layout.env_file))
+    """Empty when the bucket and the identities that work in it are there."""
+    pairs = read_pairs(layout.env_file)
+    root = {"s3_access_key": pairs["MINIO_ROOT_USER"], "s3_secret_key": SecretStr(pairs["MINIO_ROOT_PASSWORD"])}
+    settings = Settings.load(layout.env_file).model_copy(update=root)
+    ensure_bucket(settings)
+    ensure_identities(settings, _identities(pairs))
     return ""
+
+
+def _identities(pairs: Mapping[str, str]) -> dict[str, Identity]:
+    prefixes = {"jobs": "S3_JOBS_", "operations": "S3_", "retention": "S3_RETENTION_"}
+    return {
+        name: Identity(
+            pairs[f"{prefixes[name]}ACCESS_KEY"],
+            SecretStr(pairs[f"{prefixes[name]}SECRET_KEY"]),
+            identities.policy(name, pairs["S3_BUCKET"]),
+        )
+        for name in identities.NAMES
+    }
 
 
 def influxd(layout: Layout) -> str:

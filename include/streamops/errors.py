@@ -49,6 +49,10 @@ class UnreachableError(StreamOpsError):
     """A server (object store, Kafka, InfluxDB, Spark, Airflow) did not answer."""
 
 
+class DeniedError(StreamOpsError):
+    """The identity that this program uses at the object store may not do this."""
+
+
 class UnhealthyError(StreamOpsError):
     """A driver did not become healthy in time, or ended with a permanent error."""
 

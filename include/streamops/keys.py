@@ -239,3 +239,62 @@ def snapshot_check(job: str, snapshot: str) -> str:
 def snapshot_schedule(job: str) -> str:
     """What the schedule of a job's snapshots last did."""
     return f"snapshots/{checked('job', job)}/schedule.json"
+
+
+# --- what the object store's policies name: * stands for anything, slashes included
+
+
+def everything() -> tuple[str, ...]:
+    """All objects of the bucket."""
+    return ("*",)
+
+
+def every_artifact() -> tuple[str, ...]:
+    """What drivers fetch when they start: published versions, runtimes and shared libraries."""
+    return ("artifacts/*", "runtimes/*", "libraries/*")
+
+
+def every_checkpoint() -> tuple[str, ...]:
+    """What Spark owns: the checkpoints of all jobs, and those of warm-ups."""
+    return ("checkpoints/*", "jobs/*/launches/*/warm-up/*")
+
+
+def every_checkpoint_ancestor() -> tuple[str, ...]:
+    """What Spark's file system looks at above a checkpoint, where no object is: it asks for each name on the way."""
+    return ("checkpoints", "jobs")
+
+
+def every_job() -> tuple[str, ...]:
+    """What is kept of all jobs: records, leases, locks, operations, launches, logs."""
+    return ("jobs/*",)
+
+
+def every_driver_note() -> tuple[str, ...]:
+    """What drivers say of themselves: leases, states and logs."""
+    return ("jobs/*/lease.json", "jobs/*/launches/*/status.json", *every_driver_scrap())
+
+
+def every_driver_scrap() -> tuple[str, ...]:
+    """What drivers say for a while and remove again: the second driver's state, and old chunks of logs."""
+    return ("jobs/*/launches/*/second.json", "jobs/*/logs/*")
+
+
+def every_lock() -> tuple[str, ...]:
+    """The operation locks of all jobs."""
+    return ("jobs/*/lock.json",)
+
+
+def every_snapshot() -> tuple[str, ...]:
+    """Everything that belongs to snapshots."""
+    return ("snapshots/*",)
+
+
+def every_snapshot_entry() -> tuple[str, ...]:
+    """By what a snapshot is in the catalogue, or among the removed ones."""
+    return ("snapshots/*/manifests/*", "snapshots/*/removed/*")
+
+
+def every_removable() -> tuple[str, ...]:
+    """What ``removable`` names, of all jobs."""
+    jobs = ("logs/*", "deployments/*", "launches/*", "lease.json", "record.json")
+    return ("checkpoints/*", *every_snapshot(), "artifacts/*", *(f"jobs/*/{name}" for name in jobs))

@@ -22,6 +22,7 @@ def local_ports(settings: Settings, owners: OwnersPort, store: ObjectStore | Non
         ledger=Ledger(settings),
         owners=owners,
         recount=lambda job, since: recount_job(settings, bucket, job, since).model_dump(mode="json"),
+        retention=lambda: ObjectStore(settings.for_retention()),
         free_bytes=lambda: free_bytes(settings),
         sinks_answer=lambda: Points(settings).ping(),
         nodes=lambda: SupervisedNodes(settings),

@@ -83,6 +83,7 @@ def _no_nodes() -> NodesPort:
 class Ports:
     """Everything that an engine acts through.
 
+    ``retention`` opens the object store with the identity that may delete snapshots and jobs, for what deletes them.
     ``free_bytes`` tells how much room the object store has, where that can be known; ``sinks_answer`` raises
     UnreachableError when results could not be written now. ``adopt_wait_s`` is how long a
     retried submission waits for the driver that an earlier try may have started.
@@ -93,6 +94,7 @@ class Ports:
     ledger: LedgerPort
     owners: OwnersPort
     recount: Callable[[str, Offsets | None], dict[str, Any]]
+    retention: Callable[[], ObjectStore]
     free_bytes: Callable[[], int | None] = lambda: None
     sinks_answer: Callable[[], None] = lambda: None
     nodes: Callable[[], NodesPort] = _no_nodes

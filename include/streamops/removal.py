@@ -15,7 +15,7 @@ def remove(work: Work) -> dict[str, Any]:
 
     Results in the sinks stay: other readers may need them.
     """
-    store, removed = work.ports.store, {}
+    store, removed = work.ports.retention(), {}
     found = work.operation.facts("check")
     for kind, prefixes in keys.removable(work.job).items():
         number = 0

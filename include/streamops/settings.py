@@ -22,6 +22,9 @@ class Settings(BaseModel):
     s3_access_key: str
     s3_secret_key: SecretStr
     s3_bucket: str
+    # The identity that may delete snapshots; empty where the one above may do everything, or must never do that.
+    s3_retention_access_key: str = ""
+    s3_retention_secret_key: SecretStr = SecretStr("")
     influx_url: str
     influx_org: str
     influx_token: SecretStr
@@ -39,6 +42,13 @@ class Settings(BaseModel):
     nodes_file: str = ""  # the inventory of nodes
     nodes_private_file: str = ""  # user and passwords of the nodes' supervisors
     node_dir: str = ""  # the same path on every node: bootstrap.py, spark-defaults.conf, node.env, credentials
+
+    def for_retention(self) -> Self:
+        """The same installation with the identity that may delete snapshots; unchanged where there is no other."""
+        if not self.s3_retention_access_key:
+            return self
+        secret = self.s3_retention_secret_key
+        return self.model_copy(update={"s3_access_key": self.s3_retention_access_key, "s3_secret_key": secret})
 
     @classmethod
     def load(cls, path: Path | None = None) -> Self:

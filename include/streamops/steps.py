@@ -28,7 +28,7 @@ from streamops import (
 )
 from streamops.artifacts import ArtifactManifest
 from streamops.definitions import milliseconds
-from streamops.errors import StreamOpsError, UnhealthyError
+from streamops.errors import DeniedError, StreamOpsError, UnhealthyError
 from streamops.health import Health
 from streamops.names import label
 from streamops.operations import LEAVE_RUNNING, Operation, Request
@@ -523,10 +523,19 @@ def _is_number(item: Mapping[str, Any], key: str) -> bool:
     return isinstance(item.get(key), int)
 
 
-def finish(work: Work) -> Facts:
-    removed = snapshots.remove_leftovers(work.ports.store, work.job)
+def clear_leftovers(work: Work, job: str) -> None:
+    """Remove what unfinished exports of a job left; where this program may not, ``apply_retention`` does it in time."""
+    try:
+        removed = snapshots.remove_leftovers(work.ports.store, job, deleting=work.ports.retention)
+    except DeniedError as error:
+        work.say(f"Objects of unfinished export attempts of {job} stay until retention frees them: {error}")
+        return
     if removed:
-        work.say(f"{removed} objects of unfinished export attempts removed")
+        work.say(f"{removed} objects of unfinished export attempts of {job} removed")
+
+
+def finish(work: Work) -> Facts:
+    clear_leftovers(work, work.job)
     for line in receipts.lines(receipts.settle(work.ports.store, work.operation, "succeeded")):
         work.say(line)
     return {"receipt": keys.receipt(work.job, work.operation.id)}

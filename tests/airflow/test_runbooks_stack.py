@@ -258,7 +258,7 @@ def test_after_a_power_cut_up_brings_the_running_job_back(running):
 
 
 def test_no_secret_is_in_any_log_or_xcom(airflow, job, stack):
-    secrets = [stack.s3_secret_key, stack.influx_token, stack.airflow_password]
+    secrets = [stack.s3_secret_key, stack.s3_retention_secret_key, stack.influx_token, stack.airflow_password]
     texts = []
     for info in job.store.list(keys.operations(job.name)):
         found = records.read(job.store, info.key, Operation)

@@ -34,7 +34,8 @@ def point_key(job: str, stage: str, window: int) -> str:
 class Stage:
     """One query: its place, its state, and where it stands."""
 
-    def __init__(self, store: ObjectStore, job: str, name: str, prefix: str, start: int) -> None:
+    def __init__(self, store: ObjectStore, sink: ObjectStore, job: str, name: str, prefix: str, start: int) -> None:
+        self.sink = sink  # stands for another server, so it is not the identity of the job's that writes there
         self.store, self.job, self.name, self.prefix = store, job, name, prefix
         self.batch, self.offset, self.ids = -1, start, []
         self.state: dict[str, int] = {}
@@ -96,7 +97,7 @@ class Stage:
         check()
         for key in sorted(closed, key=int):  # whoever lists the points meanwhile finds no hole
             value = {"sum": values[key], "window": int(key)}
-            self.store.put(point_key(self.job, self.name, int(key)), json.dumps(value).encode())
+            self.sink.put(point_key(self.job, self.name, int(key)), json.dumps(value).encode())
             change[key] = None
         if closed:
             self.rows, self.outputs, self.last_output = self.rows + len(closed), self.outputs + 1, now()
@@ -130,9 +131,17 @@ class Driver:
     ``falls behind``, ``silent`` (writes nothing), ``fails`` (again and again)."""
 
     def __init__(
-        self, settings: Settings, job: str, launch: str, number: int, epoch_s: float, behaviour: str, name: str = ""
+        self,
+        settings: Settings,
+        sink: Settings,
+        job: str,
+        launch: str,
+        number: int,
+        epoch_s: float,
+        behaviour: str,
+        name: str = "",
     ) -> None:
-        self.store = ObjectStore(settings)
+        self.store, self.sink = ObjectStore(settings), ObjectStore(sink)
         self.job, self.launch, self.number = job, launch, number
         self.began, self.behaviour = epoch_s, behaviour
         moment = now()
@@ -182,7 +191,7 @@ class Driver:
         checkpoints.prepare_epoch(self.store, self.job, self.number, epoch, names)
         stages = [
             Stage(
-                self.store, self.job, name, keys.stage(self.job, self.number, epoch, name),
+                self.store, self.sink, self.job, name, keys.stage(self.job, self.number, epoch, name),
                 deployment.stages[name].offsets["events"]["0"],
             )
             for name in names
@@ -202,5 +211,6 @@ class Driver:
 
 
 def main(env: str, job: str, launch: str, number: int, began: float, behaviour: str, name: str = "") -> None:
-    """One driver process."""
-    Driver(Settings.load(Path(env)), job, launch, number, began, behaviour, name).run()
+    """One driver process; the address of its sink lies beside its own settings."""
+    sink = Settings.load(Path(env).with_name("sink.env"))
+    Driver(Settings.load(Path(env)), sink, job, launch, number, began, behaviour, name).run()

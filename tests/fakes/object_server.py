@@ -1,4 +1,7 @@
-"""A MinIO of a test session's own: the pinned build, on a free port, in a temporary directory."""
+"""A MinIO of a test session's own: the pinned build, on a free port, in a temporary directory.
+
+Each bucket has the identities that the stack gives its own, so whatever runs here runs with no more than they may.
+"""
 
 from __future__ import annotations
 
@@ -14,19 +17,25 @@ from pathlib import Path
 
 import boto3
 from botocore.exceptions import BotoCoreError, ClientError
+from pydantic import SecretStr
 
 from stack import builds
+from streamops import identities
+from streamops.adapters.provision import Identity, ensure_identities
 from streamops.settings import Settings
+
+_roots: dict[str, tuple[str, SecretStr]] = {}  # by endpoint
+_jobs: dict[str, tuple[str, SecretStr]] = {}  # by bucket
 
 
 @contextmanager
-def running(directory: Path) -> Iterator[Settings]:
-    """Settings whose object store is real; the other endpoints lead nowhere."""
+def running(directory: Path, user: str = "tests", secret: str = "") -> Iterator[Settings]:
+    """Settings whose object store is real, as its root; the other endpoints lead nowhere."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    secret = secrets.token_hex(16)
-    environment = {**os.environ, "MINIO_ROOT_USER": "tests", "MINIO_ROOT_PASSWORD": secret}
+    secret = secret or secrets.token_hex(16)
+    environment = {**os.environ, "MINIO_ROOT_USER": user, "MINIO_ROOT_PASSWORD": secret}
     binary = builds.MINIO.find() or builds.MINIO.build(directory / "build.log")
     command = [str(binary), "server", "--quiet", "--address", f"127.0.0.1:{port}", "--console-address", "127.0.0.1:0"]
     command.append(str(directory / "data"))
@@ -35,7 +44,7 @@ def running(directory: Path) -> Iterator[Settings]:
     settings = Settings(
         kafka_bootstrap_servers="127.0.0.1:1",
         s3_endpoint=f"http://127.0.0.1:{port}",
-        s3_access_key="tests",
+        s3_access_key=user,
         s3_secret_key=secret,
         s3_bucket="unset",
         influx_url="http://127.0.0.1:1",
@@ -44,6 +53,7 @@ def running(directory: Path) -> Iterator[Settings]:
         influx_bucket="none",
         snapshot_keys=f"tests:{secrets.token_hex(32)}",
     )
+    _roots[settings.s3_endpoint] = user, settings.s3_secret_key
     try:
         deadline = time.monotonic() + 60
         while True:
@@ -71,10 +81,37 @@ def client(settings: Settings) -> object:
     )
 
 
+def as_root(settings: Settings) -> Settings:
+    """The same bucket with all rights: what only the stack has, and whoever breaks in."""
+    user, secret = _roots[settings.s3_endpoint]
+    return settings.model_copy(update={"s3_access_key": user, "s3_secret_key": secret})
+
+
+def as_job(settings: Settings) -> Settings:
+    """The same bucket as drivers see it; like them without any other identity, and without keys that sign."""
+    key, secret = _jobs[settings.s3_bucket]
+    nothing = {"s3_retention_access_key": "", "s3_retention_secret_key": SecretStr(""), "snapshot_keys": SecretStr("")}
+    return settings.model_copy(update={"s3_access_key": key, "s3_secret_key": secret, **nothing})
+
+
 def fresh_bucket(settings: Settings) -> Settings:
-    """The same server with a new, versioned bucket."""
+    """The same server with a new, versioned bucket and identities of its own; as operations see it."""
     name = f"t-{uuid.uuid4().hex[:12]}"
-    s3 = client(settings)
+    s3 = client(as_root(settings))
     s3.create_bucket(Bucket=name)
     s3.put_bucket_versioning(Bucket=name, VersioningConfiguration={"Status": "Enabled"})
-    return settings.model_copy(update={"s3_bucket": name})
+    made = {
+        f"{name}-{who}": Identity(f"{name}-{who}", SecretStr(secrets.token_hex(20)), identities.policy(who, name))
+        for who in identities.NAMES
+    }
+    ensure_identities(as_root(settings), made)
+    jobs, operations, retention = made.values()
+    _jobs[name] = jobs.access_key, jobs.secret_key
+    update = {
+        "s3_bucket": name,
+        "s3_access_key": operations.access_key,
+        "s3_secret_key": operations.secret_key,
+        "s3_retention_access_key": retention.access_key,
+        "s3_retention_secret_key": retention.secret_key,
+    }
+    return settings.model_copy(update=update)

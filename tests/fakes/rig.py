@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from fakes import driver
+from fakes import driver, object_server
 from fakes.driver import WINDOW, point_key
 from fakes.nodes import Nodes
 from streamops import archives, jobs, keys, records
@@ -135,16 +135,22 @@ class Runs:
         return self.over.get(owner.run_id)
 
 
+def write_env(path: Path, settings: Settings) -> None:
+    """A private file as nodes have it."""
+    pairs = {key: value for key, value in settings if isinstance(value, str)}
+    pairs |= {"s3_secret_key": settings.s3_secret_key.get_secret_value(), "influx_token": "none"}
+    path.write_text("".join(f"{key.upper()}={value}\n" for key, value in pairs.items()))
+
+
 class Rig:
     """One test's installation."""
 
     def __init__(self, settings: Settings, directory: Path) -> None:
         self.settings, self.store = settings, ObjectStore(settings)
-        plain = settings.model_dump() | {
-            "s3_secret_key": settings.s3_secret_key.get_secret_value(), "influx_token": "none", "airflow_password": "",
-        }  # fmt: skip
-        plain.pop("snapshot_keys")  # drivers have none
-        (directory / "node.env").write_text("".join(f"{key.upper()}={value}\n" for key, value in plain.items()))
+        self.retention = ObjectStore(settings.for_retention())
+        self.root = ObjectStore(object_server.as_root(settings))  # somebody with all rights
+        write_env(directory / "node.env", object_server.as_job(settings))
+        write_env(directory / "sink.env", object_server.as_root(settings))
         began = time.time()
         self.cluster, self.topic, self.runs = Cluster(settings, directory, began), Topic(began), Runs()
         self.nodes = Nodes(self.cluster.processes, relaunch=self.cluster.relaunch)
@@ -172,6 +178,7 @@ class Rig:
             ledger=self.topic,
             owners=self.runs,
             recount=lambda job, since: {"clean": True, "reason": "all as it should be", "measurements": []},
+            retention=lambda: self.retention,
             free_bytes=lambda: self.free,
             nodes=lambda: self.nodes,
             adopt_wait_s=15,

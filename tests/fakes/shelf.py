@@ -20,7 +20,10 @@ class Shelf:
     def __init__(self, settings: Settings, job: str = JOB) -> None:
         self.settings, self.job = settings, job
         self.store = ObjectStore(settings)
-        self.s3 = object_server.client(settings)
+        self.retention = ObjectStore(settings.for_retention())
+        self.root = ObjectStore(object_server.as_root(settings))  # somebody with all rights
+        self.driver = ObjectStore(object_server.as_job(settings))
+        self.s3 = object_server.client(object_server.as_root(settings))
         self.count = 0
         self.deploy(1)
 
@@ -36,7 +39,8 @@ class Shelf:
         records.write(self.store, keys.record(self.job), record)
         checkpoints.mark_ready(self.store, keys.epoch_ready(self.job, number, 1), {}, "nothing")
         self.number = number
-        self.stages = [Stage(self.store, self.job, name, keys.stage(self.job, number, 1, name), 0) for name in STAGES]
+        place = {name: keys.stage(self.job, number, 1, name) for name in STAGES}
+        self.stages = [Stage(self.driver, self.root, self.job, name, place[name], 0) for name in STAGES]
 
     def batches(self, count: int = 1) -> None:
         """So many more batches of each stage."""
@@ -67,8 +71,17 @@ class Shelf:
         return manifest
 
     def overwrite(self, key: str, body: bytes) -> None:
-        """What somebody with the bucket's credentials can do."""
+        """What somebody can do who may write."""
         self.s3.put_object(Bucket=self.settings.s3_bucket, Key=key, Body=body, ChecksumAlgorithm="SHA256")
+
+    def destroy(self, key: str) -> None:
+        """What only somebody with all rights can do: no version is left."""
+        self.root.delete_versions([version for version in self.root.versions(key) if version.key == key])
+
+    def alter(self, key: str, body: bytes) -> None:
+        """Other bytes, and nothing of what was there: as an object store without versions would be left."""
+        self.destroy(key)
+        self.overwrite(key, body)
 
     def bytes_kept(self) -> int:
         """Of all versions of all data objects of the job."""

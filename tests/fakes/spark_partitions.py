@@ -69,13 +69,13 @@ def main(env: Path, work: Path) -> None:
         writer.foreachBatch(sink).trigger(availableNow=True).start().awaitTermination()
         found.append(checkpoints.state_partitions(store, prefix))
 
-    run(0, "one/", 2)
-    run(1, "one/", 4)
-    checkpoints.copy_last(store, "one/", "two/")
-    run(2, "two/", 4)
-    run(3, "two/", 1)
-    checkpoints.copy_last(store, "two/", "three/")
-    run(4, "three/", 1)
+    run(0, "checkpoints/one/", 2)
+    run(1, "checkpoints/one/", 4)
+    checkpoints.copy_last(store, "checkpoints/one/", "checkpoints/two/")
+    run(2, "checkpoints/two/", 4)
+    run(3, "checkpoints/two/", 1)
+    checkpoints.copy_last(store, "checkpoints/two/", "checkpoints/three/")
+    run(4, "checkpoints/three/", 1)
     print(json.dumps({"partitions": found, "points": points}))
 
 

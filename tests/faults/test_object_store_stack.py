@@ -62,4 +62,4 @@ def test_a_copy_with_another_hash_than_the_manifest_says_is_refused(job, operato
     ):
         snapshots.restore(through(job, proxy), manifest, target)
     assert not list(job.store.list(f"{target}ready.json"))
-    job.store.delete([info.key for info in job.store.list(target)])
+    job.root.delete([info.key for info in job.store.list(target)])

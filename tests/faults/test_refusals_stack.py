@@ -77,14 +77,18 @@ def test_a_foreign_or_damaged_snapshot_is_refused(job, other, operator, kept):
             operator.run("deploy_job", other.name, version="v2", from_snapshot=f"{job.name}/{kept}")
         items = snapshots.load(job.store, job.name, kept).objects
         lost, altered = items[0], items[-1]
-        job.store.put(altered.key, job.store.get(altered.key).body[:-1] + b"?")
+        body = job.store.get(altered.key).body
+        job.store.put(altered.key, body[:-1] + b"?")  # written over: its version is still there
+        snapshots.verify(job.store, snapshots.load(job.store, job.name, kept))
+        job.destroy(altered.key)
+        job.store.put(altered.key, body[:-1] + b"?")
         with pytest.raises(SnapshotRefusedError, match=altered.key.rsplit("/", 1)[1]):
             operator.run("deploy_job", other.name, version="v2", from_snapshot=f"{job.name}/{kept}", fork=True)
-        job.store.delete([lost.key])
+        job.destroy(lost.key)
         with pytest.raises(SnapshotRefusedError, match=f"{lost.key} is missing"):
             operator.run("deploy_job", other.name, version="v2", from_snapshot=f"{job.name}/{kept}", fork=True)
         assert jobs.record(job.store, other.name) is None
-    job.store.delete([f"snapshots/{job.name}/manifests/{kept}.json"])  # so that later tests verify a good one last
+    job.root.delete([f"snapshots/{job.name}/manifests/{kept}.json"])  # so that later tests verify a good one last
 
 
 def test_too_little_space_is_refused(job, operator):

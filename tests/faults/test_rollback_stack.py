@@ -113,7 +113,7 @@ def test_a_job_that_lost_an_object_fails_clearly_and_is_restored(job, operator):
     job.caught_up(60)
     old = job.record()
     prefix = checkpoints.current_epoch_prefix(job.store, job.name, old.deployment)
-    job.store.delete([f"{prefix}avg_1s/metadata"])
+    job.root.delete([f"{prefix}avg_1s/metadata"])
     for process in drivers(job.name):
         with contextlib.suppress(psutil.NoSuchProcess):  # one may take the other with it
             process.kill()

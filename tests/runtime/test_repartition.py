@@ -8,7 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from fakes import spark_partitions
+from fakes import object_server, spark_partitions
+from fakes.rig import write_env
 from stack import builds
 from streamops.settings import REPOSITORY, Settings
 
@@ -16,16 +17,15 @@ from streamops.settings import REPOSITORY, Settings
 def test_state_is_brought_into_more_and_fewer_partitions_and_every_event_counts_once(
     bucket: Settings, tmp_path: Path
 ) -> None:
-    plain = bucket.model_dump() | {"s3_secret_key": bucket.s3_secret_key.get_secret_value(), "influx_token": "none"}
-    env = tmp_path / "stack.env"
-    env.write_text("".join(f"{key.upper()}={value}\n" for key, value in plain.items() if isinstance(value, str)))
+    driver, env = object_server.as_job(bucket), tmp_path / "node.env"
+    write_env(env, driver)
     places = [str(REPOSITORY / name) for name in ("include", "spark_jobs", "tests")]
     environment = os.environ | {
         "SPARK_HOME": str(builds.spark_home()),
         "PYSPARK_PYTHON": sys.executable,
         "PYTHONPATH": os.pathsep.join(places),
-        "AWS_ACCESS_KEY_ID": bucket.s3_access_key,
-        "AWS_SECRET_ACCESS_KEY": bucket.s3_secret_key.get_secret_value(),
+        "AWS_ACCESS_KEY_ID": driver.s3_access_key,
+        "AWS_SECRET_ACCESS_KEY": driver.s3_secret_key.get_secret_value(),
         "TZ": "UTC",
     }
     command = [sys.executable, spark_partitions.__file__, str(env), str(tmp_path)]

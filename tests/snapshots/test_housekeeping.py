@@ -32,7 +32,7 @@ def shelf(bucket) -> Shelf:
 
 
 def prune(shelf: Shelf, keep: Keep | None, **more: object) -> dict[str, str]:
-    done = housekeeping.prune(shelf.store, JOB, keep, ADA, nobody, **more)
+    done = housekeeping.prune(shelf.retention, JOB, keep, ADA, nobody, **more)
     return {verdict.name: verdict.why for verdict in done.verdicts if not verdict.keep}
 
 
@@ -52,7 +52,7 @@ def test_a_dry_run_changes_nothing_and_says_what_the_run_then_does(shelf: Shelf)
     assert {item.name for item in gone} == {"s1", "s2", "s3"}
     assert all("not kept by last 2" in item.record.reason for item in gone)
     assert not prune(shelf, Keep(last=2))
-    snapshots.undelete(shelf.store, JOB, "s2")
+    snapshots.undelete(shelf.retention, JOB, "s2")
     snapshots.verify(shelf.store, snapshots.load(shelf.store, JOB, "s2"))
 
 
@@ -72,9 +72,9 @@ def test_what_is_pinned_in_use_or_the_only_good_one_stays(shelf: Shelf) -> None:
     assert why["s3"].startswith("the last good one")
     for name, reason in (("s1", "pinned"), ("s2", "in use by deployment 2")):
         with pytest.raises(RefusedError, match=reason):
-            housekeeping.remove(shelf.store, JOB, name, "by hand", ADA, nobody)
-    assert marks.unpin(shelf.store, JOB, "s1")
-    housekeeping.remove(shelf.store, JOB, "s1", "by hand", ADA, nobody)
+            housekeeping.remove(shelf.retention, JOB, name, "by hand", ADA, nobody)
+    assert marks.unpin(shelf.retention, JOB, "s1")
+    housekeeping.remove(shelf.retention, JOB, "s1", "by hand", ADA, nobody)
     assert names(shelf) == ["s2", "s3"]
 
 
@@ -102,7 +102,7 @@ def test_nothing_is_done_while_an_operation_holds_the_job(shelf: Shelf) -> None:
     with pytest.raises(LockedError, match="op-1"):
         prune(shelf, Keep(last=1))
     with pytest.raises(LockedError, match="op-1"):
-        housekeeping.remove(shelf.store, JOB, "s1", "by hand", ADA, nobody)
+        housekeeping.remove(shelf.retention, JOB, "s1", "by hand", ADA, nobody)
     assert len(names(shelf)) == 5
     locks.release(shelf.store, JOB, "op-1")
     assert len(prune(shelf, Keep(last=1))) == 4
@@ -123,7 +123,7 @@ def test_an_abandoned_operation_is_not_hidden_by_retention(shelf: Shelf) -> None
 
 def test_without_a_rule_everything_stays_and_old_removals_are_still_freed(shelf: Shelf) -> None:
     assert housekeeping.keep_of(shelf.store, JOB) is None
-    housekeeping.remove(shelf.store, JOB, "s1", "by hand", ADA, nobody)
+    housekeeping.remove(shelf.retention, JOB, "s1", "by hand", ADA, nobody)
     before = shelf.bytes_kept()
     assert not prune(shelf, None, moment=records.now() + timedelta(days=15))
     assert names(shelf) == ["s2", "s3", "s4", "s5"]

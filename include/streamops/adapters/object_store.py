@@ -14,7 +14,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from streamops.adapters import clock
-from streamops.errors import ConflictError, NotFoundError, StreamOpsError, UnreachableError
+from streamops.errors import ConflictError, DeniedError, NotFoundError, StreamOpsError, UnreachableError
 from streamops.settings import Settings
 from streamops.signatures import Keyring
 
@@ -81,12 +81,14 @@ class Head:
 class ObjectStore:
     """One bucket; ``keyring`` holds the keys of its snapshots' signatures, if this host has them.
 
-    Raises (every method): UnreachableError when the server does not answer or answers 5xx after retries.
+    Raises (every method): UnreachableError when the server does not answer or answers 5xx after retries; DeniedError
+    when the identity of the settings may not do it.
     """
 
     def __init__(self, settings: Settings) -> None:
         self.bucket = settings.s3_bucket
         self.endpoint = settings.s3_endpoint
+        self.identity = settings.s3_access_key
         self.keyring = Keyring.parse(settings.snapshot_keys.get_secret_value())
         self._s3: Any = boto3.client(
             "s3",
@@ -226,6 +228,8 @@ class ObjectStore:
                 batch = {"Objects": names[start : start + 1000], "Quiet": True}
                 answer = self._s3.delete_objects(Bucket=self.bucket, Delete=batch)
                 if refused := answer.get("Errors"):
+                    if refused[0].get("Code") == "AccessDenied":
+                        raise self._denied(refused[0]["Key"], "AccessDenied")
                     raise StreamOpsError(
                         f"The object store did not remove {refused[0]['Key']} and {len(refused) - 1} more "
                         f"({refused[0].get('Code')}); check the credentials and run it again."
@@ -241,9 +245,17 @@ class ObjectStore:
                 return NotFoundError(f"{key} is not in bucket {self.bucket}.")
             if status in (409, 412):
                 return ConflictError(f"{key} was changed by somebody else meanwhile; read it again and retry.")
+            if code in ("AccessDenied", "403"):  # the answer to a HEAD has no body, so no better name
+                return self._denied(key, code)
             if 400 <= status < 500:
                 return StreamOpsError(f"The object store refused {key} with {code or status}; check the credentials.")
         return UnreachableError(
             f"The object store at {self.endpoint} did not serve {key} ({type(error).__name__}); "
             "check that it runs ('make status') and retry."
+        )
+
+    def _denied(self, key: str, code: str) -> DeniedError:
+        return DeniedError(
+            f"The object store does not let {self.identity} do this with {key} ({code}); check the credentials. "
+            "Snapshots and jobs are removed with the retention identity only."
         )

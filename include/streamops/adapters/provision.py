@@ -1,16 +1,34 @@
-"""First-time set-up of empty servers: the bucket of the object store, and InfluxDB's organisation and token."""
+"""Set-up of servers: the object store's bucket and identities, and InfluxDB's organisation and token."""
 
 from __future__ import annotations
 
+import io
+import json
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import boto3
 import httpx
+from botocore.auth import S3SigV4Auth
+from botocore.awsrequest import AWSRequest
 from botocore.config import Config
+from botocore.credentials import Credentials
 from botocore.exceptions import BotoCoreError, ClientError
+from pydantic import SecretStr
 
 from streamops.errors import StreamOpsError, UnreachableError
 from streamops.settings import Settings
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A user of the object store, to be; ``policy`` is a document in S3's terms."""
+
+    access_key: str
+    secret_key: SecretStr
+    policy: Mapping[str, Any]
 
 
 def ensure_bucket(settings: Settings) -> bool:
@@ -60,6 +78,55 @@ def ensure_bucket(settings: Settings) -> bool:
             f"The object store at {settings.s3_endpoint} did not answer ({type(error).__name__}); see its log."
         ) from error
     return created
+
+
+def ensure_identities(settings: Settings, identities: Mapping[str, Identity]) -> None:
+    """Create these users with their policies at a MinIO, or bring them up to date; others are left alone.
+
+    Not part of S3: it is one request of MinIO's admin API, the one behind ``mc admin cluster iam import``. Its body
+    carries the secret keys, so it must not leave the machine unencrypted.
+
+    Args:
+        settings: with the root credential of the server.
+        identities: by the name of the policy.
+
+    Raises:
+        UnreachableError: the object store does not answer (yet).
+        StreamOpsError: it refused.
+    """
+    users = {
+        item.access_key: {"secretKey": item.secret_key.get_secret_value(), "status": "enabled"}
+        for item in identities.values()
+    }
+    assets = {
+        "policies": {name: item.policy for name, item in identities.items()},
+        "users": users,
+        "user_mappings": {item.access_key: {"version": 1, "policy": name} for name, item in identities.items()},
+    }
+    body = io.BytesIO()
+    with zipfile.ZipFile(body, "w") as archive:
+        for name, content in assets.items():
+            archive.writestr(f"iam-assets/{name}.json", json.dumps(content))
+    url = f"{settings.s3_endpoint.rstrip('/')}/minio/admin/v3/import-iam-v2"
+    request = AWSRequest("PUT", url, data=body.getvalue())
+    credentials = Credentials(settings.s3_access_key, settings.s3_secret_key.get_secret_value())
+    S3SigV4Auth(credentials, "s3", "us-east-1").add_auth(request)
+    try:
+        answer = httpx.put(url, content=body.getvalue(), headers=dict(request.headers), timeout=10, trust_env=False)
+        failed = answer.json().get("failed") if answer.is_success else None
+    except (httpx.HTTPError, ValueError) as error:
+        raise UnreachableError(
+            f"The object store at {settings.s3_endpoint} did not answer ({type(error).__name__}); see its log."
+        ) from error
+    if answer.status_code >= 500:
+        raise UnreachableError(
+            f"The object store at {settings.s3_endpoint} answered {answer.status_code}; see its log."
+        )
+    if not answer.is_success or any((failed or {}).values()):
+        what = answer.text if not answer.is_success else json.dumps(failed)
+        raise StreamOpsError(
+            f"The object store at {settings.s3_endpoint} refused its identities ({what[:300]}); check its credentials."
+        )
 
 
 def ensure_influx(settings: Settings, user: str, password: str) -> bool:

@@ -109,6 +109,11 @@ def store() -> ObjectStore:
     return ObjectStore(settings())
 
 
+def retention() -> ObjectStore:
+    """Its object store with the identity that may delete snapshots."""
+    return ObjectStore(settings().for_retention())
+
+
 def show_json(value: Any) -> None:
     """Print a value as JSON; models, dataclasses, times and secrets included (secrets masked)."""
     out.print(json.dumps(value, indent=2, default=_plain), markup=False)

@@ -120,7 +120,7 @@ def pin(
 def unpin(snapshot: Address) -> None:
     """Leave a snapshot to the rule again."""
     job, name = address(snapshot)
-    was = marks.unpin(console.store(), job, name)
+    was = marks.unpin(console.retention(), job, name)
     console.say(f"Snapshot {job}/{name} is {'no longer' if was else 'not'} pinned.")
 
 
@@ -130,9 +130,9 @@ def remove(
     snapshot: Address, reason: Annotated[str, typer.Option("--reason", help="Why, for the list of removed ones.")] = ""
 ) -> None:
     """Remove a snapshot; 'undelete' brings it back for 14 days."""
-    settings, store = console.settings(), console.store()
+    settings = console.settings()
     job, name = address(snapshot)
-    housekeeping.remove(store, job, name, reason or "by hand", owner(), Owners(settings).finished)
+    housekeeping.remove(console.retention(), job, name, reason or "by hand", owner(), Owners(settings).finished)
     console.say(f"Snapshot {job}/{name} is removed; for 14 days 'streamops snapshots undelete {job}/{name}' undoes it.")
 
 
@@ -141,7 +141,7 @@ def remove(
 def undelete(snapshot: Address) -> None:
     """Bring a removed snapshot back."""
     job, name = address(snapshot)
-    manifest = catalogue.undelete(console.store(), job, name)
+    manifest = catalogue.undelete(console.retention(), job, name)
     console.say(f"Snapshot {job}/{name} is back: {manifest.size:,} bytes in {len(manifest.objects)} objects.")
 
 
@@ -174,7 +174,7 @@ def prune(
     json: console.Json = False,
 ) -> None:
     """Say which snapshots are kept or removed, and why; with --apply, do it."""
-    settings, store = console.settings(), console.store()
+    settings, store = console.settings(), console.retention() if apply else console.store()
     keep = housekeeping.keep_of(store, checked("job", job))
     if last or hourly or daily or weekly:
         keep = Keep(last=last or 1, hourly=hourly, daily=daily, weekly=weekly)

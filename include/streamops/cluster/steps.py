@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 
-from streamops import jobs, keys, receipts, records, snapshots
+from streamops import jobs, keys, receipts, records
 from streamops.cluster import checks as cluster_checks
 from streamops.cluster import jobs as cluster_jobs
 from streamops.cluster import record as cluster_record
@@ -17,7 +17,7 @@ from streamops.errors import StreamOpsError
 from streamops.health import Health
 from streamops.ports import NodesPort
 from streamops.records import FINAL
-from streamops.steps import Facts, Work
+from streamops.steps import Facts, Work, clear_leftovers
 
 MASTER = cluster_checks.MASTER
 _MASTER_S = 90.0
@@ -253,7 +253,7 @@ def finish(work: Work) -> Facts:
     elif work.request.runbook == "scale_cluster" and not facts.get("unchanged"):
         cluster_record.change(store, {"nodes": tuple(facts["nodes"]), **by})
     for record in claimed(work):
-        snapshots.remove_leftovers(store, record.job)
+        clear_leftovers(work, record.job)
     for line in receipts.lines(receipts.settle(store, work.operation, "succeeded")):
         work.say(line)
     return {"receipt": keys.receipt(work.job, work.operation.id)}

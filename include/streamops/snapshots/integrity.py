@@ -1,4 +1,7 @@
-"""Whether a snapshot's objects are what its manifest says."""
+"""Whether a snapshot's objects are what its manifest says.
+
+What counts is the version that the manifest names: an object that somebody wrote over, or deleted, is still there.
+"""
 
 from __future__ import annotations
 
@@ -37,13 +40,19 @@ def refusal(store: ObjectStore, manifest: Manifest, item: ManifestObject, wrong:
 def problem(store: ObjectStore, item: ManifestObject) -> str:
     """What is wrong with an object, as far as the server knows without reading it; empty for nothing."""
     try:
-        head = store.head(item.key)
+        head = store.head(item.key, item.version_id)
     except NotFoundError:
         return f"{item.key} is missing"
     if head.size != item.size:
         return f"{item.key} has {head.size} bytes instead of {item.size}"
     if head.sha256 != item.sha256:
         return f"{item.key} has another SHA-256 than the manifest says"
-    if item.version_id and head.version_id != item.version_id:
-        return f"{item.key} was written again after the snapshot was taken"
     return ""
+
+
+def is_covered(store: ObjectStore, item: ManifestObject) -> bool:
+    """Whether somebody wrote over an object, or deleted it, since the snapshot was taken; its version may be intact."""
+    try:
+        return store.head(item.key).version_id != item.version_id
+    except NotFoundError:
+        return True

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from streamops import keys
 from streamops.adapters.object_store import ObjectStore
 from streamops.snapshots import catalogue, removal
 
 
-def remove_leftovers(store: ObjectStore, job: str, keep: Iterable[str] = ()) -> int:
+def remove_leftovers(
+    store: ObjectStore, job: str, keep: Iterable[str] = (), *, deleting: Callable[[], ObjectStore] | None = None
+) -> int:
     """Remove the data of attempts that never became a snapshot. Only for the holder of the job's operation lock.
 
     An object that any snapshot needs stays, whoever copied it; so does everything of a snapshot that was removed
     and can still be brought back.
+
+    Args:
+        keep: attempts whose data stays.
+        deleting: opens the object store with the identity that may delete; default: ``store`` is that.
 
     Returns:
         How many objects were removed.
@@ -32,5 +38,6 @@ def remove_leftovers(store: ObjectStore, job: str, keep: Iterable[str] = ()) -> 
         return 0
     needed = {item.key for manifest in manifests for item in manifest.objects}
     found = [info.key for prefix in unused for info in store.list(prefix) if info.key not in needed]
-    store.delete(found)
+    if found:
+        (deleting() if deleting else store).delete(found)
     return len(found)

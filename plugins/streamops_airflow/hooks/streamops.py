@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
+from airflow.sdk.exceptions import AirflowNotFoundException
 
 from streamops.adapters.influx import Points
 from streamops.adapters.nodes import SupervisedNodes
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 logging.getLogger("kafka").setLevel(logging.WARNING)
 
 S3, SPARK, KAFKA, INFLUX = "streamops_s3", "streamops_spark", "streamops_kafka", "streamops_influx"
-SNAPSHOTS = "streamops_snapshots"
+SNAPSHOTS, RETENTION = "streamops_snapshots", "streamops_s3_retention"
 
 
 def settings_from(
@@ -120,14 +121,21 @@ class StreamOpsHook(BaseHook):
     """Clients of one installation.
 
     Args:
-        s3, spark, kafka, influx, signing: connection ids.
+        s3, spark, kafka, influx, signing, retention: connection ids.
     """
 
     def __init__(
-        self, s3: str = S3, spark: str = SPARK, kafka: str = KAFKA, influx: str = INFLUX, signing: str = SNAPSHOTS
+        self,
+        s3: str = S3,
+        spark: str = SPARK,
+        kafka: str = KAFKA,
+        influx: str = INFLUX,
+        signing: str = SNAPSHOTS,
+        retention: str = RETENTION,
     ) -> None:
         super().__init__()
         self.ids = (s3, spark, kafka, influx, signing)
+        self.retention_id = retention
 
     @cached_property
     def settings(self) -> Settings:
@@ -138,6 +146,19 @@ class StreamOpsHook(BaseHook):
     def store(self) -> ObjectStore:
         """The object store."""
         return ObjectStore(self.settings)
+
+    @cached_property
+    def retention(self) -> ObjectStore:
+        """The object store with the identity that may delete snapshots and jobs; only what does that asks for it.
+
+        ``streamops_s3_retention``: login and password. Without this connection it is the same as ``store``.
+        """
+        try:
+            found = self.get_connection(self.retention_id)
+        except AirflowNotFoundException:
+            return self.store
+        identity = {"s3_retention_access_key": found.login or "", "s3_retention_secret_key": found.password or ""}
+        return ObjectStore(Settings.model_validate({**dict(self.settings), **identity}).for_retention())
 
     def get_conn(self) -> ObjectStore:
         """The object store: what most of an operation talks to."""
@@ -166,6 +187,7 @@ class StreamOpsHook(BaseHook):
             ledger=_LateLedger(self.settings),
             owners=_Owners(finished),
             recount=self._recount if recount else _no_recount,
+            retention=lambda: self.retention,
             free_bytes=lambda: free_bytes(self.settings),
             sinks_answer=lambda: Points(self.settings).ping(),
             nodes=lambda: SupervisedNodes(self.settings),

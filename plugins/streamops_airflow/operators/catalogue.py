@@ -78,7 +78,7 @@ class JobsOperator(BaseOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Do it. Raises AirflowFailException with everything that went wrong."""
-        store = StreamOpsHook().store
+        store = self.store(context)
         asked = context["params"].get("job")
         with plain_errors():
             jobs = [checked("job", asked)] if asked else job_state.names(store)
@@ -91,6 +91,10 @@ class JobsOperator(BaseOperator):
             raise AirflowFailException(" | ".join(wrong))
         return facts
 
+    def store(self, context: Context) -> Any:
+        """The object store, with the identity that the work needs."""
+        return StreamOpsHook().store
+
     def do(self, context: Context, store: Any, job: str, wrong: list[str]) -> Any:
         """What is to do for one job; what is wrong is appended."""
         raise NotImplementedError
@@ -98,6 +102,11 @@ class JobsOperator(BaseOperator):
 
 class RetentionOperator(JobsOperator):
     """Applies each job's retention rule; without *Apply*, only says what it would do."""
+
+    def store(self, context: Context) -> Any:
+        """With the identity that may delete; a run that only says what it would do has no need of it."""
+        hook = StreamOpsHook()
+        return hook.retention if context["params"]["apply"] else hook.store
 
     def do(self, context: Context, store: Any, job: str, wrong: list[str]) -> Any:
         """Plan or prune one job; a job that is held is left for the next time."""
