@@ -7,6 +7,7 @@ Full versions are uploaded every three versions, so that the last one is reached
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -81,7 +82,9 @@ def main(directory: Path) -> None:
     place = directory / "in"
     place.mkdir()
     for file in range(FILES):
-        (place / f"{file}.json").write_text("\n".join(json.dumps(row) for row in rows(file)))
+        path = place / f"{file}.json"
+        path.write_text("\n".join(json.dumps(row) for row in rows(file)))
+        os.utime(path, (1_700_000_000 + file, 1_700_000_000 + file))  # the order in which Spark takes them
     with local_spark() as spark:
         for name, value in STREAMING.items():
             if not name.endswith("checkpointFileManagerClass"):  # that is for an object store

@@ -41,7 +41,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Checkpoints of all queries, as their process left them."""
     directory = tmp_path_factory.mktemp("queries")
     command = [sys.executable, spark_state.__file__, str(directory)]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=800, check=False)
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=2500, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     return directory
 
