@@ -34,6 +34,7 @@ from streamops_runtime.local import local_spark
 from streamops_runtime.session import STREAMING
 
 PARTITION = "partition_id"  # the data source's column
+NO_VERDICT = ("OutOfMemoryError", "No space left on device")  # of this machine, not of the state
 
 
 def configure(spark: SparkSession, partitions: int) -> None:
@@ -176,7 +177,9 @@ def main(arguments: list[str]) -> int:
             except RefusedError as error:
                 _say({"stage": place.stage, "refused": str(error)})
             except (PySparkException, Py4JError) as error:
-                print(error, file=sys.stderr)
+                if any(text in str(error) for text in NO_VERDICT):
+                    print(_reason(error), file=sys.stderr)
+                    return 1
                 _say({"stage": place.stage, "problem": _reason(error)})
     _say({"done": True})
     return 0

@@ -21,7 +21,7 @@ from stack import builds
 from streamops import checkpoints, keys, records, snapshots, state
 from streamops.adapters.object_store import ObjectStore
 from streamops.cli import app
-from streamops.errors import CheckpointError, RefusedError, SnapshotRefusedError
+from streamops.errors import CheckpointError, RefusedError, SnapshotRefusedError, UnhealthyError
 from streamops.records import Deployment, JobRecord, StageStart
 from streamops.settings import REPOSITORY, Settings
 from streamops.snapshots import Manifest, Origin, marks, verification
@@ -41,7 +41,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Checkpoints of all queries, as their process left them."""
     directory = tmp_path_factory.mktemp("queries")
     command = [sys.executable, spark_state.__file__, str(directory)]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=2500, check=False)
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=800, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     return directory
 
@@ -308,6 +308,17 @@ def test_an_altered_object_is_refused_before_spark_sees_it(
     with pytest.raises(SnapshotRefusedError, match=item.key):
         verification.verify_state(altered.store, JOB, "s")
     assert item.key in marks.checks(altered.store, JOB, "s", manifest.attempt).checks["state"].problem
+
+
+def test_a_local_spark_that_does_not_work_says_nothing_about_a_snapshot(
+    bucket: Settings, written: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fresh = Job(bucket, written)
+    manifest = fresh.take("s")
+    monkeypatch.setenv("JAVA_HOME", "/nonexistent")
+    with pytest.raises(UnhealthyError, match="Local Spark could not read the state"):
+        verification.verify_state(fresh.store, JOB, "s")
+    assert marks.checks(fresh.store, JOB, "s", manifest.attempt).last() is None
 
 
 def test_a_stage_without_a_commit_has_nothing_to_read(job: Job, taken: Manifest, tmp_path: Path) -> None:

@@ -73,7 +73,9 @@ def _live(job: str, stage: str) -> Bring:
     store = console.store()
     _, deployment, _, _ = read_job(store, job)
     if deployment is None:
-        raise RefusedError(f"Job {job} was never deployed, so it has no state; 'streamops deploy {job}' runs it.")
+        raise RefusedError(
+            f"Job {job} was never deployed, so it has no state; 'streamops deploy {job} VERSION' runs it."
+        )
     _require_stage(stage, deployment.stages, f"Deployment {deployment.number} of {job}")
     number = deployment.number
     return lambda into: reading.bring_live(store, job, number, stage, into)
