@@ -21,6 +21,7 @@ from streamops.cli import (
     receipts,
     snapshots,
     stack,
+    state,
     story,
     verbs,
 )
@@ -66,6 +67,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "restore": verbs.restore,
     "recount": prove.recount,
     "logs": logs.logs,
+    "state": state.state,
     "apply": declarative.apply,
     "diff": declarative.diff,
     "delete": declarative.delete,

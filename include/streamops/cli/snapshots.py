@@ -62,9 +62,10 @@ def list_(
         if row.manifest is None:
             rows.add_row(console.when(row.written), "-", row.job, row.name, "-", f"refused: {row.refused}")
             continue
-        last, pin = _checks(store, row).last(), marks.pinned(store, row.job, row.name)
+        checks, pin = _checks(store, row), marks.pinned(store, row.job, row.name)
+        last, problem = checks.last(), checks.problem()
         verified = f"{console.when(last.when)[:16]} {last.how}" if last else "-"
-        note = f"damaged: {last.problem}" if last and last.problem else f"pinned: {pin.reason}" if pin else ""
+        note = f"damaged: {problem}" if problem else f"pinned: {pin.reason}" if pin else ""
         rows.add_row(console.when(row.manifest.created), f"{row.manifest.size:,}", row.job, row.name, verified, note)
     console.out.print(rows)
 
@@ -205,6 +206,7 @@ def prune(
 @console.guarded
 def verify(
     what: Annotated[str, typer.Argument(metavar="JOB[/NAME]", help="A snapshot, or all of a job.")],
+    state: Annotated[bool, typer.Option("--state", help="Also let local Spark read the state itself.")] = False,
     json: console.Json = False,
 ) -> None:
     """Read every object back and compare it with the signed manifest. Exit code 1 if anything is wrong."""
@@ -218,7 +220,8 @@ def verify(
     wrong = []
     for job, name in names:
         try:
-            found[f"{job}/{name}"] = verification.verify(store, job, name, say)
+            check = verification.verify(store, job, name, say)
+            found[f"{job}/{name}"] = verification.verify_state(store, job, name, say) if state else check
         except SnapshotRefusedError as error:
             found[f"{job}/{name}"] = str(error)
             wrong.append(str(error))

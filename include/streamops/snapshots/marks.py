@@ -52,9 +52,17 @@ class Checks(BaseModel):
         return max(self.checks.values(), key=lambda check: check.when, default=None)
 
     def problem(self) -> str:
-        """What the newest verification that read the objects found wrong."""
-        last = self.last()
-        return last.problem if last else ""
+        """What is wrong, as far as is known: with the objects, or else with the state in them.
+
+        Objects that are what the manifest says do not make up for state that Spark could not read.
+        """
+        objects = max((item for how, item in self.checks.items() if how != "state"), key=_when, default=None)
+        known = (objects, self.checks.get("state"))
+        return next((check.problem for check in known if check and check.problem), "")
+
+
+def _when(check: Check) -> datetime:
+    return check.when
 
 
 def pin(store: ObjectStore, job: str, name: str, reason: str, by: str) -> None:

@@ -126,12 +126,13 @@ class RetentionOperator(JobsOperator):
 
 
 class VerifyOperator(JobsOperator):
-    """Reads back every snapshot that was not read for some days."""
+    """Reads back every snapshot that was not read for some days and, if asked, lets Spark read its state."""
 
     def do(self, context: Context, store: Any, job: str, wrong: list[str]) -> Any:
         """Read one job's; what is damaged is noted in the catalogue and fails the run at the end."""
         fresh = timedelta(days=context["params"]["days"])
-        found = verification.verify_due(store, [job], now(), fresh, self.log.info)
+        with_state = context["params"]["state"]
+        found = verification.verify_due(store, [job], now(), fresh, self.log.info, with_state=with_state)
         wrong += found
         return {"damaged": len(found)}
 

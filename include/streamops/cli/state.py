@@ -1,0 +1,114 @@
+"""``state``: what a stage knows between its batches, by key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from streamops import snapshots as catalogue
+from streamops import state as reading
+from streamops.adapters.object_store import ObjectStore
+from streamops.cli import console
+from streamops.cli.jobs import read_job
+from streamops.cli.snapshots import address
+from streamops.errors import RefusedError
+from streamops.names import checked
+from streamops.state import Choice, Found, Place
+
+Bring = Callable[[Path], Place]
+
+
+def state(
+    place: Annotated[str, typer.Argument(metavar="JOB[/SNAPSHOT]", help="The job as it is now, or a snapshot of it.")],
+    stage: Annotated[str, typer.Argument(metavar="STAGE", help="The stage.")],
+    key: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="Only rows with this key column, like symbol=ACME; repeatable."),
+    ] = None,
+    limit: Annotated[int, typer.Option(min=0, help="At most so many rows.")] = 20,
+    operator: Annotated[int, typer.Option(min=0, help="Which stateful operator, if the stage has several.")] = 0,
+    store: Annotated[str, typer.Option(metavar="NAME", help="Which of the operator's state stores.")] = "default",
+    variable: Annotated[str | None, typer.Option(metavar="NAME", help="Which variable of transformWithState.")] = None,
+    json: console.Json = False,
+) -> None:
+    """Show the state of a stage after its last committed batch, by key.
+
+    Local Spark reads a copy; the job runs on, and nothing is written to the object store.
+    """
+    choice = Choice(
+        operator=operator, store=store, variable=variable, keys=reading.parse_keys(key or ()), limit=limit
+    )  # fmt: skip
+    checked("stage", stage)
+    bring = _snapshot(place, stage) if "/" in place else _live(checked("job", place), stage)
+    with reading.private_directory() as directory:
+        brought = bring(directory / stage)
+        if not json:
+            console.err.print("Reading with local Spark ...")
+        found = reading.rows(brought, choice)
+    if json:
+        console.show_json(found.model_dump() | {"stage": stage, "batch": brought.batch, "more": found.more})
+        return
+    show(found)
+    variable_of = f", variable {found.variable}" if found.variable else ""
+    where = f"operator {found.store.operator} ({found.store.operator_name}), store {found.store.name}{variable_of}"
+    console.say(f"{place} {stage} after batch {brought.batch}: {found.total:,} rows in {where}{_more(found)}")
+
+
+def show(found: Found) -> None:
+    """Print rows as a table: what Spark keeps for each key, and in which partition."""
+    if not found.rows:
+        return
+    columns = list(found.rows[0])
+    table = console.table(*(column.upper() for column in columns), right=("PARTITION",))
+    for row in found.rows:
+        table.add_row(*(escape(_text(row[column])) for column in columns))
+    console.out.print(table)
+
+
+def _live(job: str, stage: str) -> Bring:
+    store = console.store()
+    _, deployment, _, _ = read_job(store, job)
+    if deployment is None:
+        raise RefusedError(
+            f"Job {job} was never deployed, so it has no state; 'streamops deploy {job} VERSION' runs it."
+        )
+    _require_stage(stage, deployment.stages, f"Deployment {deployment.number} of {job}")
+    number = deployment.number
+    return lambda into: reading.bring_live(store, job, number, stage, into)
+
+
+def _snapshot(text: str, stage: str) -> Bring:
+    store: ObjectStore = console.store()
+    manifest = catalogue.load(store, *address(text))
+    _require_stage(stage, manifest.stages, f"Snapshot {text}")
+    return lambda into: reading.bring_snapshot(store, manifest, stage, into)
+
+
+def _require_stage(stage: str, known: dict[str, Any], what: str) -> None:
+    if stage not in known:
+        raise RefusedError(f"{what} has no stage {stage!r}; it has {', '.join(known)}.")
+
+
+def _more(found: Found) -> str:
+    return f"; {found.more:,} more, --limit shows them" if found.more else ""
+
+
+def _text(value: Any) -> str:
+    """A struct as its fields: ``symbol=ACME``, nested ones with a dot."""
+    if not isinstance(value, dict):
+        return "-" if value is None else str(value)
+    return ", ".join(f"{name}={field}" for name, field in _fields(value))
+
+
+def _fields(value: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    found: list[tuple[str, str]] = []
+    for name, field in value.items():
+        if isinstance(field, dict):
+            found += _fields(field, f"{prefix}{name}.")
+        else:
+            found.append((f"{prefix}{name}", "null" if field is None else str(field)))
+    return found
