@@ -16,7 +16,10 @@ from stack import builds, configure, ports, ready, supervision
 from stack.layout import Layout
 from stack.private import prepare_env, read_pairs
 from stack.programs import AIRFLOW, FLEET, GENERATOR, SPARE_WORKERS, WORKERS, Traffic
+from streamops.adapters.object_store import ObjectStore
 from streamops.adapters.supervisor import Program, Supervisor
+from streamops.cluster import nodes
+from streamops.cluster import record as cluster_record
 from streamops.errors import StreamOpsError
 from streamops.settings import Settings
 
@@ -50,7 +53,7 @@ def up(home: Path | str | None = None, *, generator: bool = True, say: Say = pri
     began = time.monotonic()
     with _alone(layout):
         supervisor = supervision.running(layout)
-        if supervisor and _complete(supervisor, generator):
+        if supervisor and _complete(layout, supervisor, generator):
             say(f"The stack in {layout.home} is running already.")
             return Settings.load(layout.env_file)
         if supervisor is None:
@@ -138,12 +141,21 @@ def fleet_stop(home: Path | str | None = None) -> None:
         supervisor.stop(name)
 
 
-def _complete(supervisor: Supervisor, generator: bool) -> bool:
-    return all(
-        program.state == "RUNNING"
-        for program in supervisor.programs()
-        if program.name not in (*SPARE_WORKERS, *FLEET) and (generator or program.name != GENERATOR)
-    )
+def _complete(layout: Layout, supervisor: Supervisor, generator: bool) -> bool:
+    try:
+        optional = {*WORKERS, *SPARE_WORKERS, *FLEET} - set(_members(layout))
+    except StreamOpsError:
+        return False  # without the object store nobody knows the members
+    if not generator:
+        optional.add(GENERATOR)
+    return all(program.state == "RUNNING" for program in supervisor.programs() if program.name not in optional)
+
+
+def _members(layout: Layout) -> list[str]:
+    """The workers that the last operation on the cluster left as its members; at first those that are not spare."""
+    inventory = nodes.load(layout.nodes_file)
+    record = cluster_record.read(ObjectStore(Settings.load(layout.env_file)))
+    return [inventory.node(name).program for name in record.wanted(inventory)]
 
 
 def _start_all(layout: Layout, supervisor: Supervisor, say: Say) -> None:
@@ -160,10 +172,12 @@ def _start_all(layout: Layout, supervisor: Supervisor, say: Say) -> None:
 
     def spark() -> str:
         server("spark-master", ready.master, 150)
-        for worker in WORKERS:
+        store.result()  # which has the record of the members
+        members = _members(layout)
+        for worker in members:
             supervision.connect(layout).start(worker)
-        ready.wait("spark-worker-1", ready.workers, layout, 120)
-        return "spark master and workers"
+        ready.wait(members[0], ready.workers(len(members)), layout, 120)
+        return f"spark master and {len(members)} workers"
 
     def airflow() -> str:
         configure.migrate_airflow(layout)
@@ -172,15 +186,10 @@ def _start_all(layout: Layout, supervisor: Supervisor, say: Say) -> None:
         ready.wait("airflow-api-server", ready.airflow, layout, 300)
         return "airflow"
 
-    tasks = (
-        airflow,
-        kafka,
-        lambda: server("minio", ready.minio, 90),
-        lambda: server("influxd", ready.influxd, 90),
-        spark,
-    )
-    with ThreadPoolExecutor(len(tasks)) as pool:
-        for done in as_completed([pool.submit(task) for task in tasks]):
+    with ThreadPoolExecutor(5) as pool:
+        store = pool.submit(server, "minio", ready.minio, 90)
+        others = [pool.submit(task) for task in (airflow, kafka, lambda: server("influxd", ready.influxd, 90), spark)]
+        for done in as_completed([store, *others]):
             say(f"{done.result()} ready")
 
 

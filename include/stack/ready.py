@@ -64,10 +64,14 @@ def master(layout: Layout) -> str:
     return "" if status == "ALIVE" else f"the master is {status}"
 
 
-def workers(layout: Layout) -> str:
-    """Empty when both workers have joined."""
-    alive = sum(worker["state"] == "ALIVE" for worker in _json(f"{layout.url('spark-master-ui')}/json/")["workers"])
-    return "" if alive >= 2 else f"{alive} of 2 workers have joined"
+def workers(wanted: int) -> Callable[[Layout], str]:
+    """A probe that says nothing when so many workers have joined."""
+
+    def probe(layout: Layout) -> str:
+        alive = sum(worker["state"] == "ALIVE" for worker in _json(f"{layout.url('spark-master-ui')}/json/")["workers"])
+        return "" if alive >= wanted else f"{alive} of {wanted} workers have joined"
+
+    return probe
 
 
 def airflow(layout: Layout) -> str:

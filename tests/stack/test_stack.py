@@ -20,6 +20,7 @@ from stack.programs import GENERATOR, Traffic
 from streamops.adapters.kafka import Ledger
 from streamops.adapters.object_store import ObjectStore
 from streamops.adapters.supervisor import Supervisor
+from streamops.cluster import record as cluster_record
 from streamops.errors import UnreachableError
 from streamops.settings import Settings
 
@@ -153,12 +154,20 @@ def test_the_generator_starts_at_the_asked_rate_and_stops(layout: Layout, stack:
     assert supervisor.program(GENERATOR).state == "STOPPED"
 
 
-def test_data_and_secrets_outlive_a_stop_of_the_whole_stack(layout: Layout, stack: Settings) -> None:
+def test_data_secrets_and_members_outlive_a_stop_of_the_whole_stack(layout: Layout, stack: Settings) -> None:
     ObjectStore(stack).put("stack-test/kept", b"kept")
     offsets = Ledger.at(stack.kafka_bootstrap_servers).end_offsets("trades")
+    cluster_record.change(ObjectStore(stack), {"nodes": ("node-1", "node-3")})  # as a scale leaves it
     lifecycle.down(say=lambda _: None)
     assert list(lifecycle.processes(layout)) == []
-    again = lifecycle.up(generator=False, say=lambda _: None)
+    try:
+        again = lifecycle.up(generator=False, say=lambda _: None)
+        workers = {item.name: item.state for item in lifecycle.status().programs if item.name.startswith("spark-w")}
+        assert workers == {"spark-worker-1": "RUNNING", "spark-worker-2": "STOPPED", "spark-worker-3": "RUNNING"}
+    finally:
+        cluster_record.change(ObjectStore(stack), {"nodes": ()})
+        lifecycle.up(generator=False, say=lambda _: None)
+        supervision.connect(layout).stop("spark-worker-3")
     assert again == stack
     assert ObjectStore(again).get("stack-test/kept").body == b"kept"
     assert Ledger.at(again.kafka_bootstrap_servers).end_offsets("trades") == offsets
