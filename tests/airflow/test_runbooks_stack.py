@@ -23,6 +23,7 @@ pytestmark = pytest.mark.stack
 # Those of an upgrade that are cleared in every run; with more seeds, all are.
 WITH_SIDE_EFFECTS = ("prepare", "submit_driver", "switch", "finish")
 BACK = {**PATIENT, "accept_loss": ["avg_1m", "vol_1s"]}  # v1 has no such stages
+COLD = {**BACK, "standby": False}  # where the warm-up of a minute is not what is looked at
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +149,7 @@ def test_marking_the_run_failed_brings_the_old_version_back(airflow, running):
 
 def test_a_run_marked_failed_during_the_switch_ends_with_the_old_version_running(airflow, running):
     job = running
-    run = airflow.trigger("upgrade_job", {"job": job.name, "version": "v1", "snapshot": "interrupted-2", **BACK})
+    run = airflow.trigger("upgrade_job", {"job": job.name, "version": "v1", "snapshot": "interrupted-2", **COLD})
     wait_for(lambda: states(airflow, run).get("switch") == "running", 400, "the switch")
     mark_failed(airflow, run)
     run = ended(airflow, run)
@@ -216,7 +217,7 @@ def test_a_version_that_cannot_become_healthy_fails_the_run_and_the_old_one_runs
 def test_a_scheduler_that_dies_during_the_switch_leaves_a_run_that_ends_right(airflow, running, with_its_tasks):
     job, servers = running, Servers()
     old = job.record()
-    run = airflow.trigger("upgrade_job", {"job": job.name, "version": "v1" if old.version == "v2" else "v2", **BACK})
+    run = airflow.trigger("upgrade_job", {"job": job.name, "version": "v1" if old.version == "v2" else "v2", **COLD})
     wait_for(lambda: states(airflow, run).get("switch") == "running", 400, "the switch")
     scheduler = psutil.Process(servers.supervisor.program("airflow-scheduler").pid)
     tasks_of_it = scheduler.children(recursive=True)
