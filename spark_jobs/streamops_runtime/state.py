@@ -149,7 +149,7 @@ def _variables(properties: str | None) -> tuple[str, ...]:
     """The state variables in an operator's properties; only transformWithState has any."""
     described = json.loads(properties) if properties else {}
     found = described.get("stateVariables", [])
-    return tuple(item["stateName"] for item in (json.loads(found) if isinstance(found, str) else found))
+    return tuple(sorted(item["stateName"] for item in (json.loads(found) if isinstance(found, str) else found)))
 
 
 def _reason(error: BaseException) -> str:

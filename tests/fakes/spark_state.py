@@ -56,17 +56,17 @@ class Counter(StatefulProcessor):
 def queries(spark: SparkSession, place: str) -> Iterator[tuple[str, DataFrame]]:
     """Name and plan of each."""
 
-    def events(name: str) -> DataFrame:
+    def events(name: str, delay: str = "0 seconds") -> DataFrame:
         reader = spark.readStream.schema("k string, n int, t bigint, v bigint").option("maxFilesPerTrigger", 1)
         found = reader.name(name).json(place).withColumn("time", F.timestamp_millis("t"))
-        return found.withWatermark("time", "0 seconds")
+        return found.withWatermark("time", delay)
 
     panes = events("events").groupBy(F.window("time", "10 seconds").alias("pane"), "k", "n").agg(F.sum("v").alias("s"))
     yield "chain", panes.groupBy(F.window("pane", "100 seconds"), "k").agg(F.sum("s").alias("s"))
     left, right = events("left").alias("l"), events("right").alias("r")
     both = F.expr("l.v = r.v and l.time between r.time and r.time + interval 5 seconds")
     yield "joined", left.join(right, both).select("l.k")
-    yield "once", events("events").dropDuplicatesWithinWatermark(["k"])
+    yield "once", events("events", "1 hour").dropDuplicatesWithinWatermark(["k"])
     yield "plain", events("events").select("k")
     yield (
         "counted",

@@ -29,6 +29,7 @@ from streamops.state import Choice, Place
 from streamops_runtime import state as reader
 
 JOB, STAGES = "sums", ("chain", "joined", "once", "plain", "counted")
+PANES = 1  # the operator of the inner windows of "chain": Spark counts from the end of a plan
 
 
 def environment() -> dict[str, str]:
@@ -106,12 +107,17 @@ def read(session: SparkSession, place: Place, **choice: object) -> tuple[list[di
     return [answer["row"] for answer in answers[:-1]], answers[-1]["total"]
 
 
+def sums(numbers: range) -> dict[str, int]:
+    """Sums by key, in plain Python."""
+    found: Counter[str] = Counter()
+    for number in numbers:
+        found[key(number)] += number
+    return dict(found)
+
+
 def last_pane() -> dict[str, int]:
-    """The sums of the one pane that no watermark has passed, in plain Python."""
-    sums: Counter[str] = Counter()
-    for number in range((FILES - 1) * ROWS, FILES * ROWS):
-        sums[key(number)] += number
-    return dict(sums)
+    """The sums of the one pane that no watermark has passed."""
+    return sums(range((FILES - 1) * ROWS, FILES * ROWS))
 
 
 def test_only_the_last_batch_of_the_one_stage_is_brought(job: Job, written: Path, places: dict[str, Place]) -> None:
@@ -128,12 +134,14 @@ def test_only_the_last_batch_of_the_one_stage_is_brought(job: Job, written: Path
 
 
 def test_rows_are_what_plain_python_says(session: SparkSession, places: dict[str, Place]) -> None:
-    rows, total = read(session, places["chain"])
+    rows, total = read(session, places["chain"], operator=PANES)
     assert total == len(rows) == KEYS
     assert {row["key"]["k"]: row["value"]["sum"] for row in rows} == last_pane()
-    assert {row["key"]["pane"]["end"] for row in rows} == {"1970-01-01T00:01:10.000Z"}
+    assert {row["key"]["window"]["end"] for row in rows} == {"1970-01-01T00:01:10.000Z"}
     assert {row["partition"] for row in rows} == {0, 1}
-    rows, total = read(session, places["chain"], operator=1, limit=1)
+    rows, total = read(session, places["chain"], operator=0)
+    assert {row["key"]["k"]: row["value"]["sum"] for row in rows} == sums(range((FILES - 1) * ROWS))
+    rows, total = read(session, places["chain"], operator=0, limit=1)
     assert (len(rows), total) == (1, KEYS)
     rows, total = read(session, places["counted"], variable="count", limit=KEYS)
     assert {row["key"]["k"]: row["value"]["events"] for row in rows} == {key(n): FILES * ROWS // KEYS for n in range(7)}
@@ -145,17 +153,19 @@ def test_rows_are_what_plain_python_says(session: SparkSession, places: dict[str
 def test_every_key_is_found_by_its_name_and_no_other(
     session: SparkSession, places: dict[str, Place], name: str
 ) -> None:
-    rows, total = read(session, places["chain"], keys=(("k", name),))
-    assert total == len(rows) == (name in last_pane())
-    assert [row["value"]["sum"] for row in rows] == [last_pane()[name]] * total
+    rows, total = read(session, places["chain"], operator=PANES, keys=(("k", name),))
+    assert [row["value"]["sum"] for row in rows] == [total for k, total in last_pane().items() if k == name]
+    assert total == len(rows)
 
 
 def test_key_columns_are_compared_by_their_type(session: SparkSession, places: dict[str, Place]) -> None:
-    chain = places["chain"]
-    assert read(session, chain, keys=(("n", "03"),))[0][0]["key"]["k"] == "k3"
-    assert read(session, chain, keys=(("pane.end", "1970-01-01T00:01:10Z"),))[1] == KEYS
-    assert read(session, chain, keys=(("pane.end", "1970-01-01 00:01:10"), ("n", "4")))[1] == 1
-    assert read(session, chain, keys=(("n", "4"), ("k", "k3")))[1] == 0
+    def found(*pairs: tuple[str, str]) -> list[str]:
+        return [row["key"]["k"] for row in read(session, places["chain"], operator=PANES, keys=pairs)[0]]
+
+    assert found(("n", "03")) == ["k3"]
+    assert len(found(("window.end", "1970-01-01T00:01:10Z"))) == KEYS
+    assert found(("window.end", "1970-01-01 00:01:10"), ("n", "4")) == ["k4"]
+    assert found(("n", "4"), ("k", "k3")) == []
 
 
 @pytest.mark.parametrize(
@@ -164,12 +174,12 @@ def test_key_columns_are_compared_by_their_type(session: SparkSession, places: d
         ("chain", {"operator": 2}, "There is no store 'default' of operator 2; choose --operator 0 --store default"),
         ("chain", {"store": "x"}, "--operator 1 --store default"),
         ("joined", {}, "--operator 0 --store left-keyToNumValues"),
-        ("counted", {}, "choose --operator 0 --store default (transformWithStateExec), --variable count or last"),
+        ("counted", {}, "(transformWithStateInPySparkExec), --variable count or last"),
         ("counted", {"variable": "sum"}, "has no state variable 'sum'"),
         ("once", {"variable": "sum"}, "has no state variable 'sum'"),
-        ("chain", {"keys": (("x", "1"),)}, "The key has no column 'x'; it has pane.start, pane.end, k, n"),
-        ("chain", {"keys": (("pane", "1"),)}, "choose pane.start, pane.end"),
-        ("chain", {"keys": (("n", "many"),)}, "'many' is no int"),
+        ("chain", {"keys": (("x", "1"),)}, "The key has no column 'x'; it has window.start, window.end, k."),
+        ("chain", {"keys": (("window", "1"),)}, "choose window.start, window.end"),
+        ("chain", {"operator": 1, "keys": (("n", "many"),)}, "'many' is no int"),
     ],
 )
 def test_a_wrong_choice_is_refused_with_what_there_is(
@@ -201,7 +211,7 @@ def test_the_command_shows_what_a_job_and_a_snapshot_know(
 ) -> None:
     install(job.settings, tmp_path, monkeypatch)
     before = job.objects()
-    shown = CliRunner().invoke(app, ["state", JOB, "chain", "--limit", "2", "--key", "pane.end=1970-01-01T00:01:10Z"])
+    shown = CliRunner().invoke(app, ["state", JOB, "chain", "--limit", "2", "--key", "window.end=1970-01-01T00:01:40Z"])
     assert shown.exit_code == 0, shown.output
     assert f"{JOB} chain after batch {taken.stages['chain'].batch}: {KEYS} rows" in shown.output
     assert f"{KEYS - 2} more, --limit shows them" in shown.output
@@ -210,7 +220,7 @@ def test_the_command_shows_what_a_job_and_a_snapshot_know(
     assert found.exit_code == 0, found.output
     told = json.loads(found.stdout)
     assert (told["batch"], told["total"], told["more"]) == (taken.stages["chain"].batch, 1, 0)
-    assert told["rows"][0]["value"] == {"sum": last_pane()["k3"]}
+    assert told["rows"][0]["value"] == {"sum": sums(range((FILES - 1) * ROWS))["k3"]}
     assert job.objects() == before, "reading wrote to the bucket"
 
 
@@ -373,7 +383,7 @@ def test_a_running_query_is_read_while_it_goes_on(bucket: Settings, tmp_path: Pa
     assert found.rows
     rows = spark_queries.ROWS
     for row in found.rows:
-        end = row["key"]["pane"]["end"]
+        end = row["key"]["window"]["end"]
         assert row["value"]["count"] % rows == 0, end
         first = row["value"]["sum"] * 2 // row["value"]["count"] - (row["value"]["count"] - 1)
         assert first % (2 * rows) == 0, f"{end} does not begin with a batch"  # values count up from batch to batch
