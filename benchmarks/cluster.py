@@ -94,8 +94,9 @@ def outage(session: Session) -> dict[str, Any]:
     return {
         "seconds": round(time.monotonic() - begun, 1),
         "events": told["events"],
-        "catch_up_s": told["seconds"],
-        "times_the_rate": round(told["events"] / max(told["seconds"], 0.1) / RATE, 2),
+        "started_and_caught_up_s": told["seconds"],
+        "catch_up_s": told["processing_s"],
+        "times_the_rate": round(told["events"] / told["processing_s"] / RATE, 2),
     }
 
 

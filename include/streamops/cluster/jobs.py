@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from streamops import checks, health, jobs, keys, leases, libraries, locks, records, snapshots, steps
@@ -294,17 +294,32 @@ def caught_up(work: Work) -> Facts:
         sources = job.version(job.before.version).definition.sources
         counted = {name for name, source in sources.items() if not source.csv_tail}  # whose offsets are bytes
         events = _between(facts["jobs"][job.job].get("from", {}), _offsets(work, job.job, launch), counted)
-        told[job.job] = {"events": events, "seconds": _seconds(work, job.job, launch, since)}
-        work.say(f"{job.job}: caught up with {events:,} events, {told[job.job]['seconds']} s after it was started")
+        seconds, processing = _seconds(work, job.job, launch, since)
+        told[job.job] = {"events": events, "seconds": seconds, "processing_s": processing}
+        work.say(
+            f"{job.job}: caught up with {events:,} events in {processing} s of processing, {seconds} s after it was "
+            "started"
+        )
     return {"jobs": told}
 
 
-def _seconds(work: Work, job: str, launch: str, since: datetime) -> float:
-    """Until the last commit that was needed, as far as the driver's clock goes with this one."""
+def _seconds(work: Work, job: str, launch: str | None, since: datetime) -> tuple[float, float]:
+    """Until the last commit that was needed, as far as the driver's clock goes with this one; and without the start.
+
+    What comes before the first query is the start: a process, Spark, the code, the state.
+    """
     at_most = (records.now() - since).total_seconds()
-    status = jobs.status(work.ports.store, job, launch)
+    status = jobs.status(work.ports.store, job, launch) if launch else None
     last = [stage.last_commit for stage in status.stages.values() if stage.last_commit] if status else []
-    return round(min(at_most, max(0.0, (max(last) - since).total_seconds())) if last else at_most, 1)
+    if status is None or not last:
+        return round(at_most, 1), round(at_most, 1)
+    seconds = min(at_most, max(0.0, (max(last) - since).total_seconds()))
+    # Of the phases, these come after the moment that the driver tells as its start.
+    made_ready = timedelta(
+        milliseconds=sum(status.phases_ms.get(name, 0) for name in ("prepare", "restore", "repartition"))
+    )
+    processing = (max(last) - status.started - made_ready).total_seconds()
+    return round(seconds, 1), round(min(seconds, max(0.1, processing)), 1)
 
 
 def _offsets(work: Work, job: str, launch: str | None) -> Any:
