@@ -22,10 +22,11 @@ pytestmark = [pytest.mark.stack, pytest.mark.faults, pytest.mark.more]
 
 # How each goes wrong: what is replaced in the code, what in the definition, and what its end says. The fourth way,
 # a version that never starts to work, is the one of test_upgrades_stack.
-_SUM = 'F.sum("price").alias("cents")'
-_LATE = 'F.when(F.second(F.current_timestamp()) % 6 < 3, F.raise_error(F.lit("now and then"))).otherwise'
+_TRADES = 'trades.withWatermark("time", delay)\n        .groupBy(F.window("time", "1 second"), "symbol")'
+_RAISE = 'F.raise_error(F.lit("now and then")).cast("boolean")'
+_RAISES = f"where(F.when(F.second(F.current_timestamp()) % 6 < 3, {_RAISE}).otherwise(F.lit(True)))"
 BAD = {
-    "fails": ((_SUM, f'F.sum({_LATE}(F.col("price"))).alias("cents")'), None, "fails repeatedly"),
+    "fails": ((_TRADES, _TRADES.replace("\n", f"\n        .{_RAISES}\n", 1)), None, "fails repeatedly"),
     "slow": (None, ("event_time: time", "event_time: time\n    max_per_batch: 100"), "falls behind"),
     "silent": (
         ('.select("symbol", _average', '.where("trades < 0").select("symbol", _average'),
