@@ -154,7 +154,7 @@ def test_every_key_is_found_by_its_name_and_no_other(
     session: SparkSession, places: dict[str, Place], name: str
 ) -> None:
     rows, total = read(session, places["chain"], operator=PANES, keys=(("k", name),))
-    assert [row["value"]["sum"] for row in rows] == [total for k, total in last_pane().items() if k == name]
+    assert [row["value"]["sum"] for row in rows] == [value for known, value in last_pane().items() if known == name]
     assert total == len(rows)
 
 
