@@ -1,4 +1,4 @@
-"""Which identity of the object store a task uses, from the connections that the stack writes."""
+"""Which identity of the object store a task uses: from the connections that the stack writes."""
 
 from __future__ import annotations
 
