@@ -28,6 +28,8 @@ from streamops.snapshots import Manifest, Origin, marks, verification
 from streamops.state import Choice, Place
 from streamops_runtime import state as reader
 
+pytestmark = pytest.mark.xdist_group("state")  # one process: the queries that write the state run once
+
 JOB, STAGES = "sums", ("chain", "joined", "once", "plain", "counted")
 PANES = 1  # the operator of the inner windows of "chain": Spark counts from the end of a plan
 
@@ -149,6 +151,7 @@ def test_rows_are_what_plain_python_says(session: SparkSession, places: dict[str
     assert {row["value"]["v"] for row in rows} == set(range(FILES * ROWS - KEYS, FILES * ROWS))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", [key(number) for number in range(KEYS)] + ["nobody", ""])
 def test_every_key_is_found_by_its_name_and_no_other(
     session: SparkSession, places: dict[str, Place], name: str
