@@ -253,9 +253,9 @@ def test_partitions_left_over_from_before_a_repartition_are_no_part_of_a_tail(bu
 def test_the_number_of_partitions_is_noted_in_the_last_committed_batch_only(bucket: Settings) -> None:
     made = Made(bucket)
     repartitioned(made)
-    before = made.store.get("ck/offsets/0").body
+    before = made.store.get(f"{made.prefix}offsets/0").body
     checkpoints.note_partitions(made.store, made.prefix, 1)
-    text = made.store.get("ck/offsets/1").body.decode()
+    text = made.store.get(f"{made.prefix}offsets/1").body.decode()
     assert json.loads(text.split("\n")[1])["conf"] == {"spark.sql.shuffle.partitions": "1"}
     assert checkpoints.parse_offsets(text) == ({"clicks": {"0": 20}}, 1)
-    assert made.store.get("ck/offsets/0").body == before
+    assert made.store.get(f"{made.prefix}offsets/0").body == before
