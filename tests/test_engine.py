@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fakes.rig import JOB, Rig
+from fakes.rig import JOB, PATIENT, Killed, Rig
 from streamops import jobs, receipts, snapshots
 from streamops.engine import list_operations
 from streamops.errors import (
@@ -216,6 +216,25 @@ def test_an_abandoned_upgrade_is_taken_back_before_the_next_operation(rig: Rig) 
     assert left.state == "undone"
     assert rig.record().standby is None
     rig.wait(lambda: rig.cluster.alive() == [rig.record().launch], "the standby's end")
+
+
+def test_the_number_of_a_deployment_that_was_taken_back_is_not_given_out_again(rig: Rig) -> None:
+    rig.run("deploy_job", version="v1")
+    engine, owner = rig.engine(), rig.owner()
+    engine.begin(Request(runbook="upgrade_job", job=JOB, version="v2", snapshot="s", **PATIENT), owner, "left")
+    for task in ("check", "prepare", "submit_driver", "wait_standby"):
+        engine.run_task(JOB, "left", task)
+
+    def kill(step: str, when: str) -> None:
+        if (step, when) == ("await_stop", "before"):
+            raise Killed
+
+    with pytest.raises(Killed):
+        rig.engine(kill).run_task(JOB, "left", "switch")
+    rig.runs.over[owner.run_id] = True
+    rig.run("upgrade_job", version="v2", snapshot="s2")
+    assert rig.engine().find(JOB, "left").state == "undone"
+    assert rig.record().deployment == 3  # the second one is of the operation that was taken back
 
 
 def test_clearing_a_task_of_a_finished_operation_changes_nothing(rig: Rig) -> None:

@@ -277,11 +277,13 @@ def _levels(work: Work) -> dict[str, str]:
 
 def give(work: Work, version: str | None, number: int, launch: str) -> None:
     """Name the launch that may write, as the job's desired state, and let it run."""
+    found = jobs.record(work.ports.store, work.job)
+    given_out = found.last_deployment if found else 0  # also what this operation reserved before it was taken back
     update = {
         "desired": "running",
         "version": version,
         "deployment": number,
-        "last_deployment": max(number, work.before.last_deployment),
+        "last_deployment": max(number, work.before.last_deployment, given_out),
         "launch": launch,
         "standby": None,
         "snapshot": None,
