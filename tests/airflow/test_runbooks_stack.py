@@ -217,7 +217,7 @@ def test_a_version_that_cannot_become_healthy_fails_the_run_and_the_old_one_runs
 def test_a_scheduler_that_dies_during_the_switch_leaves_a_run_that_ends_right(airflow, running, with_its_tasks):
     job, servers = running, Servers()
     old = job.record()
-    run = airflow.trigger("upgrade_job", {"job": job.name, "version": "v1" if old.version == "v2" else "v2", **COLD})
+    run = airflow.trigger("upgrade_job", {"job": job.name, "version": "v1" if old.version == "v2" else "v2", **BACK})
     wait_for(lambda: states(airflow, run).get("switch") == "running", 400, "the switch")
     scheduler = psutil.Process(servers.supervisor.program("airflow-scheduler").pid)
     tasks_of_it = scheduler.children(recursive=True)
