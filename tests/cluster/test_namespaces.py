@@ -7,6 +7,7 @@ workers are Spark's own; no job runs, which other tests see to.
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import shutil
 import subprocess
@@ -16,6 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 import yaml
 
@@ -35,12 +37,18 @@ pytestmark = pytest.mark.skipif(
     reason="needs root and iproute2 to make network namespaces",
 )
 NODES = ("node-1", "node-2", "node-3")
-NET = "10.213.77"  # of the bridge that the test makes; nothing of it is routed anywhere else
 MASTER_PORT, MASTER_PAGE, WORKER_PAGE, SUPERVISOR = 7077, 8080, 8081, 9001
 
 
 def ip(*arguments: str) -> None:
     subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True)
+
+
+def free_net() -> str:
+    """The first three bytes of a network that no interface here has; what an ended run left may hold one."""
+    taken = {address.address for found in psutil.net_if_addrs().values() for address in found}
+    nets = (f"10.213.{third}" for third in range(1, 255))
+    return next(net for net in nets if not any(address.startswith(f"{net}.") for address in taken))
 
 
 @dataclass
@@ -101,15 +109,15 @@ class Machine:
 @pytest.fixture
 def machines(tmp_path: Path) -> Iterator[list[Machine]]:
     """Three namespaces on one bridge, each with a supervisord that answers at its own address."""
-    mark = uuid.uuid4().hex[:6]
+    mark, net = uuid.uuid4().hex[:6], free_net()
     bridge = f"sob{mark}"
     found = [
-        Machine(name, f"so-{mark}-{number}", f"{NET}.{10 + number}", tmp_path / name, secrets.token_hex(12))
+        Machine(name, f"so-{mark}-{number}", f"{net}.{10 + number}", tmp_path / name, secrets.token_hex(12))
         for number, name in enumerate(NODES, 1)
     ]
     try:
         ip("link", "add", bridge, "type", "bridge")
-        ip("addr", "add", f"{NET}.1/24", "dev", bridge)
+        ip("addr", "add", f"{net}.1/24", "dev", bridge)
         ip("link", "set", bridge, "up")
         for number, machine in enumerate(found, 1):
             machine.directory.mkdir()
@@ -181,7 +189,10 @@ def test_the_runbooks_drive_nodes_on_other_hosts(rig: Rig, machines: list[Machin
 
     wait_for(lambda: all(answers(name) for name in NODES), 30, "three supervisors")
     run("restart_cluster")
-    assert {worker.address.split(":")[0] for worker in nodes.master().workers} == {f"{NET}.11", f"{NET}.12"}
+    assert {worker.address.split(":")[0] for worker in nodes.master().workers} == {
+        machines[0].address,
+        machines[1].address,
+    }
 
     done = run("scale_cluster", size=3)
     assert done.facts("check")["start"] == ["node-3"]
@@ -196,13 +207,13 @@ def test_the_runbooks_drive_nodes_on_other_hosts(rig: Rig, machines: list[Machin
     other = tmp_path / "wrong"
     other.mkdir()
     rig.nodes = SupervisedNodes(settings_of(rig.settings, machines, other, **{"node-2": "wrong"}))  # type: ignore[assignment]
-    with pytest.raises(StreamOpsError, match=rf"{NET}\.12:{SUPERVISOR}.*Unauthorized"):
+    with pytest.raises(StreamOpsError, match=rf"{re.escape(machines[1].address)}:{SUPERVISOR}.*Unauthorized"):
         run("scale_cluster", size=3)
     rig.nodes = nodes  # type: ignore[assignment]
     assert not nodes.program("node-2").up
 
     machines[1].stop()
-    with pytest.raises(UnreachableError, match=rf"{NET}\.12:{SUPERVISOR}"):
+    with pytest.raises(UnreachableError, match=rf"{re.escape(machines[1].address)}:{SUPERVISOR}"):
         run("scale_cluster", size=3)
     machines[1].start()
     wait_for(lambda: answers("node-2"), 30, "the supervisor of node-2")
@@ -213,8 +224,8 @@ def test_the_runbooks_drive_nodes_on_other_hosts(rig: Rig, machines: list[Machin
     with pytest.raises(RefusedError, match="stopped already"):
         run("shutdown_cluster")
     machines[2].stop()
-    with pytest.raises(UnreachableError, match=rf"{NET}\.13:{SUPERVISOR}"):
+    with pytest.raises(UnreachableError, match=rf"{re.escape(machines[2].address)}:{SUPERVISOR}"):
         run("restart_cluster")
     done = run("restart_cluster", without_missing=True)
     assert done.facts("members")["missing"] == ["node-3"]
-    assert [worker.address.split(":")[0] for worker in nodes.master().workers] == [f"{NET}.11"]
+    assert [worker.address.split(":")[0] for worker in nodes.master().workers] == [machines[0].address]
