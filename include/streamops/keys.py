@@ -10,12 +10,12 @@ def artifacts() -> str:
 
 def artifact(job: str, version: str) -> str:
     """The archive of a published version."""
-    return f"artifacts/{checked('job', job)}/{checked('version', version)}/artifact.zip"
+    return f"{versions(job)}{checked('version', version)}/artifact.zip"
 
 
 def artifact_manifest(job: str, version: str) -> str:
     """Written last at publish; a version exists when this object exists."""
-    return f"artifacts/{checked('job', job)}/{checked('version', version)}/manifest.json"
+    return f"{versions(job)}{checked('version', version)}/manifest.json"
 
 
 def runtime(sha256: str) -> str:

@@ -7,7 +7,6 @@ Nothing is written to the bucket, and a running query is not disturbed.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -25,8 +24,8 @@ from pydantic import BaseModel, ConfigDict
 from streamops import archives, checkpoints, keys
 from streamops.adapters.object_store import ObjectStore
 from streamops.errors import CheckpointError, NotFoundError, RefusedError, UnhealthyError
-from streamops.snapshots.integrity import refusal
-from streamops.snapshots.manifest import Manifest, ManifestObject
+from streamops.snapshots import integrity
+from streamops.snapshots.manifest import Manifest
 
 READ_S = 1800  # local Spark's time for one answer; a store of some gigabytes takes minutes
 _ATTEMPTS = 5  # of bringing a checkpoint that a running query changes meanwhile
@@ -167,7 +166,7 @@ def bring_live(store: ObjectStore, job: str, deployment: int, stage: str, into: 
         _require_room(into, sum(info.size for info in wanted.values()))
         shutil.rmtree(into, ignore_errors=True)
         try:
-            _bring(wanted, into, lambda path, target: _fetch(store, prefix + path, None, target))
+            _bring(wanted, into, lambda path, target: _fetch(store, prefix + path, target))
         except NotFoundError as error:  # Spark removed an old file meanwhile: a newer batch is there
             if attempt == _ATTEMPTS - 1:
                 raise CheckpointError(f"{prefix} changes faster than it can be read: {error}") from error
@@ -195,9 +194,10 @@ def bring_snapshot(store: ObjectStore, manifest: Manifest, stage: str, into: Pat
     _require_room(into, sum(item.size for item in items.values()))
 
     def fetch(path: str, target: Path) -> None:
-        wrong = _wrong(store, items[path], target)
+        with target.open("wb") as file:
+            wrong = integrity.read(store, items[path], file.write)
         if wrong:
-            raise refusal(store, manifest, items[path], wrong)
+            raise integrity.refusal(store, manifest, items[path], wrong)
 
     _bring(items, into, fetch)
     return _place(stage, into, described.batch)
@@ -277,23 +277,10 @@ def _bring(paths: Iterable[str], into: Path, fetch: Callable[[str, Path], object
             pass
 
 
-def _fetch(store: ObjectStore, key: str, version_id: str | None, target: Path) -> tuple[str, int]:
-    """Hash and size of what was written to ``target``. Raises NotFoundError."""
-    digest, size = hashlib.sha256(), 0
+def _fetch(store: ObjectStore, key: str, target: Path) -> None:
+    """Write an object to a file. Raises NotFoundError."""
     with target.open("wb") as file:
-        for chunk in store.chunks(key, version_id):
-            digest.update(chunk)
-            size += len(chunk)
-            file.write(chunk)
-    return digest.hexdigest(), size
-
-
-def _wrong(store: ObjectStore, item: ManifestObject, target: Path) -> str:
-    try:
-        found = _fetch(store, item.key, item.version_id, target)
-    except NotFoundError:
-        return f"{item.key} is missing"
-    return "" if found == (item.sha256, item.size) else f"{item.key} was altered: its bytes have another SHA-256"
+        file.writelines(store.chunks(key))
 
 
 def _ask(query: Query) -> list[dict[str, Any]]:

@@ -38,6 +38,13 @@ class Run:
         return self.request.job
 
 
+def owner(context: Context, otherwise: str = "unknown") -> Owner:
+    """The DAG run, as the owner of a lock; ``otherwise`` stands for the user of a run that nobody triggered."""
+    dag_run = context["dag_run"]
+    user = getattr(dag_run, "triggering_user_name", None) or otherwise
+    return Owner(kind="airflow", dag_id=dag_run.dag_id, run_id=dag_run.run_id, user=user)
+
+
 def of(context: Context) -> Run:
     """The operation that the running task belongs to.
 
@@ -46,9 +53,7 @@ def of(context: Context) -> Run:
     """
     dag_run, params = context["dag_run"], dict(context["params"])
     asked = request(dag_run.dag_id, **{name: value for name, value in params.items() if name in Request.model_fields})
-    user = getattr(dag_run, "triggering_user_name", None) or "unknown"
-    owner = Owner(kind="airflow", dag_id=dag_run.dag_id, run_id=dag_run.run_id, user=user)
-    return Run(asked, owner, operation_id(dag_run.dag_id, dag_run.dag_id, dag_run.run_id))
+    return Run(asked, owner(context), operation_id(dag_run.dag_id, dag_run.dag_id, dag_run.run_id))
 
 
 def place(context: Context) -> tuple[str, str]:

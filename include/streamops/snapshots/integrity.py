@@ -5,11 +5,13 @@ What counts is the version that the manifest names: an object that somebody wrot
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from streamops import checkpoints
 from streamops.adapters.object_store import ObjectStore
-from streamops.errors import NotFoundError, SnapshotRefusedError
+from streamops.errors import NotFoundError, SnapshotRefusedError, StreamOpsError, UnreachableError
 from streamops.snapshots import catalogue
 from streamops.snapshots.manifest import Manifest, ManifestObject
 
@@ -48,6 +50,29 @@ def problem(store: ObjectStore, item: ManifestObject) -> str:
     if head.sha256 != item.sha256:
         return f"{item.key} has another SHA-256 than the manifest says"
     return ""
+
+
+def read(store: ObjectStore, item: ManifestObject, write: Callable[[bytes], object] = lambda chunk: None) -> str:
+    """Hand the bytes of an object to ``write``, piece by piece, and say what is wrong with them; empty for nothing.
+
+    Raises:
+        UnreachableError: the object store does not answer, which says nothing about the object.
+    """
+    digest, size = hashlib.sha256(), 0
+    try:
+        for chunk in store.chunks(item.key, item.version_id):
+            digest.update(chunk)
+            size += len(chunk)
+            write(chunk)
+    except UnreachableError:
+        raise
+    except NotFoundError:
+        return f"{item.key} is missing"
+    except StreamOpsError as error:
+        return f"{item.key} cannot be read ({error})"
+    if size != item.size:
+        return f"{item.key} has {size} bytes instead of {item.size}"
+    return "" if digest.hexdigest() == item.sha256 else f"{item.key} was altered: its bytes have another SHA-256"
 
 
 def is_covered(store: ObjectStore, item: ManifestObject) -> bool:

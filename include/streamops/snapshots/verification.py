@@ -3,7 +3,6 @@ the state itself, read by Spark."""
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +11,7 @@ from datetime import datetime, timedelta
 
 from streamops import checkpoints, state
 from streamops.adapters.object_store import ObjectStore
-from streamops.errors import NotFoundError, SnapshotRefusedError, StreamOpsError, UnreachableError
+from streamops.errors import NotFoundError, SnapshotRefusedError
 from streamops.records import now
 from streamops.snapshots import catalogue, integrity, marks
 from streamops.snapshots.manifest import Manifest, ManifestObject
@@ -37,27 +36,8 @@ def read_back(store: ObjectStore, manifest: Manifest) -> list[Found]:
         UnreachableError: the object store does not answer, which says nothing about the snapshot.
     """
     with ThreadPoolExecutor(checkpoints.THREADS) as pool:
-        problems = pool.map(lambda item: _read(store, item), manifest.objects)
+        problems = pool.map(lambda item: integrity.read(store, item), manifest.objects)
         return [Found(item, wrong) for item, wrong in zip(manifest.objects, problems, strict=True) if wrong]
-
-
-def _read(store: ObjectStore, item: ManifestObject) -> str:
-    if wrong := integrity.problem(store, item):
-        return wrong
-    digest, size = hashlib.sha256(), 0
-    try:
-        for chunk in store.chunks(item.key, item.version_id):
-            digest.update(chunk)
-            size += len(chunk)
-    except UnreachableError:
-        raise
-    except NotFoundError:
-        return f"{item.key} is missing"
-    except StreamOpsError as error:
-        return f"{item.key} cannot be read ({error})"
-    if size != item.size:
-        return f"{item.key} gives {size} bytes instead of {item.size}"
-    return "" if digest.hexdigest() == item.sha256 else f"{item.key} was altered: its bytes have another SHA-256"
 
 
 def _covered(store: ObjectStore, manifest: Manifest) -> str:

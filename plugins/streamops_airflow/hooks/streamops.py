@@ -17,6 +17,7 @@ from streamops.adapters.object_store import ObjectStore
 from streamops.adapters.room import free_bytes
 from streamops.adapters.spark import SparkSubmitter
 from streamops.engine import Engine, Ports
+from streamops.errors import RefusedError
 from streamops.settings import Settings
 
 if TYPE_CHECKING:
@@ -113,8 +114,8 @@ def _no_recount(job: str, since: Offsets | None) -> dict[str, Any]:
     return {"reason": "not asked for"}
 
 
-def _nobody(submission: Submission) -> str:
-    raise NotImplementedError("a watcher submits nothing")
+def _nothing(submission: Submission) -> str:
+    raise RefusedError(f"This task submits no driver, so it cannot submit launch {submission.launch}.")
 
 
 class StreamOpsHook(BaseHook):
@@ -168,7 +169,7 @@ class StreamOpsHook(BaseHook):
         self,
         say: Callable[[str], None],
         finished: Callable[[Owner], bool | None],
-        submit: Callable[[Submission], str],
+        submit: Callable[[Submission], str] = _nothing,
         at_point: Callable[[str, str], None] = lambda step, when: None,
         recount: bool = True,
     ) -> Engine:
@@ -177,7 +178,7 @@ class StreamOpsHook(BaseHook):
         Args:
             say: receives one line for each thing done; together they are the audit.
             finished: whether the DAG run of an owner has finished; None when Airflow does not know it.
-            submit: puts a driver on the cluster and returns Spark's id of it.
+            submit: puts a driver on the cluster and returns Spark's id of it; left out by what submits none.
             at_point: called before and after each side effect.
             recount: whether the recount step compares anything.
         """
@@ -196,7 +197,7 @@ class StreamOpsHook(BaseHook):
 
     def watcher(self) -> Engine:
         """An engine that only looks (``Engine.poll``)."""
-        return self.engine(say=self.log.info, finished=lambda owner: None, submit=_nobody)
+        return self.engine(say=self.log.info, finished=lambda owner: None)
 
     def _recount(self, job: str, since: Offsets | None) -> dict[str, Any]:
         from streamops.recount import recount_job  # loads much that no other task needs

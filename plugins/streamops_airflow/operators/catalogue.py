@@ -10,27 +10,17 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from streamops import housekeeping, scheduled
 from streamops import jobs as job_state
-from streamops.errors import LockedError, RefusedError
+from streamops.errors import LockedError
 from streamops.names import checked
-from streamops.operations import Owner
 from streamops.records import now
 from streamops.schedules import Due
 from streamops.snapshots import verification
-from streamops_airflow import assets
+from streamops_airflow import assets, runs
 from streamops_airflow.hooks.streamops import StreamOpsHook
 from streamops_airflow.operators.base import fence, finished, plain_errors
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
-
-    from streamops.submission import Submission
-
-
-def owner(context: Context) -> Owner:
-    """The DAG run, as the owner of a lock."""
-    run = context["dag_run"]
-    user = getattr(run, "triggering_user_name", None) or "schedule"
-    return Owner(kind="airflow", dag_id=run.dag_id, run_id=run.run_id, user=user)
 
 
 class DueSnapshotsOperator(BaseOperator):
@@ -61,12 +51,14 @@ class TakeScheduledOperator(BaseOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Take it. Raises AirflowSkipException when the job is held: the next look finds it due again."""
         engine = StreamOpsHook().engine(
-            say=self.log.info, finished=finished(context), submit=_nothing, at_point=fence(context), recount=False
+            say=self.log.info, finished=finished(context), at_point=fence(context), recount=False
         )
         slot = datetime.fromisoformat(self.slot).astimezone(UTC)
         with plain_errors():
             item = Due(slot, now() - slot, self.missed)
-            last = scheduled.take(engine, checked("job", self.job), item, owner(context), self.log.info)
+            last = scheduled.take(
+                engine, checked("job", self.job), item, runs.owner(context, "schedule"), self.log.info
+            )
         if last is None:
             raise AirflowSkipException(f"{self.job} is held by another operation")
         assets.announce(context, self.job, last.snapshot, last.size)
@@ -118,7 +110,9 @@ class RetentionOperator(JobsOperator):
                 self.log.info("%s/%s %s: %s", job, verdict.name, what, verdict.why)
             return {"would_remove": [verdict.name for verdict in planned.verdicts if not verdict.keep]}
         try:
-            done = housekeeping.prune(store, job, keep, owner(context), finished(context), say=self.log.info)
+            done = housekeeping.prune(
+                store, job, keep, runs.owner(context, "schedule"), finished(context), say=self.log.info
+            )
         except LockedError as error:
             self.log.warning("%s is left alone: %s", job, error)
             return {"held": str(error)}
@@ -135,7 +129,3 @@ class VerifyOperator(JobsOperator):
         found = verification.verify_due(store, [job], now(), fresh, self.log.info, with_state=with_state)
         wrong += found
         return {"damaged": len(found)}
-
-
-def _nothing(submission: Submission) -> str:
-    raise RefusedError("A snapshot submits nothing.")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from airflow.sdk import BaseOperator
 
-from streamops.operations import Owner
+from streamops_airflow import runs
 from streamops_airflow.operators.base import OperationMixin, plain_errors
 
 if TYPE_CHECKING:
@@ -20,7 +20,5 @@ class ReconcileOperator(OperationMixin, BaseOperator):
         """Look at everything once, and act."""
         from streamops.cluster.reconciler import Reconciler
 
-        dag_run = context["dag_run"]
-        owner = Owner(kind="airflow", dag_id=dag_run.dag_id, run_id=dag_run.run_id, user="reconcile")
         with plain_errors():
-            return Reconciler(self.engine(context), owner, self.log.info).run() or None
+            return Reconciler(self.engine(context), runs.owner(context, "reconcile"), self.log.info).run() or None
