@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import socket
-import subprocess
-import sys
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Literal
 
 from fresh_job import wait_for
 from stack.fleet.recount import Recounted, recount
+from stack.fleet.simulators import simulator
 from streamops import artifacts, jobs, libraries
 from streamops.adapters.influx import Points
 from streamops.adapters.object_store import ObjectStore
@@ -51,19 +49,11 @@ class Fleet:
     def addresses(self) -> dict[str, str]:
         return {"alpha": str(self.alpha), "beta": f"http://127.0.0.1:{self.port}/pings"}
 
-    @contextmanager
-    def simulator(self, name: str, vehicles: int = 10) -> Iterator[None]:
+    def simulator(self, name: Literal["alpha", "beta"], vehicles: int = 10) -> AbstractContextManager[None]:
         """A simulator at work; without vehicles, beta only serves what it has given out before."""
         place = ["--directory", str(self.alpha)] if name == "alpha" else ["--port", str(self.port)]
-        command = [sys.executable, "-m", f"stack.fleet.{name}", *place]
-        command += ["--ledger", str(self.ledgers[name == "beta"]), "--vehicles", str(vehicles), "--interval", "2"]
-        environment = os.environ | {"PYTHONPATH": str(REPOSITORY / "include")}
-        process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        try:
-            yield
-        finally:
-            process.terminate()
-            process.wait(20)
+        ledger = str(self.ledgers[name == "beta"])
+        return simulator(name, *place, "--ledger", ledger, "--vehicles", str(vehicles), "--interval", "2")
 
     def status(self) -> DriverStatus | None:
         record = jobs.record(self.store, self.name)

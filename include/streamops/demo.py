@@ -23,7 +23,7 @@ from streamops.adapters.object_store import ObjectStore
 from streamops.errors import NotFoundError, StreamOpsError, UnhealthyError
 from streamops.follow import Runbooks, Show, request, spans
 from streamops.freshness import Watcher, latenesses, longest_pause, spread
-from streamops.operations import Operation, plan
+from streamops.operations import Operation, Request, plan
 from streamops.records import FINAL, DriverStatus, JobRecord
 from streamops.recount import recount_job
 from streamops.recount.report import Report
@@ -64,6 +64,10 @@ class Story:
         begun = time.monotonic()
         yield
         self.parts.append({"name": name, "seconds": round(time.monotonic() - begun, 2)})
+
+    def run(self, runbooks: Runbooks, progress: Callable[[], Show], asked: Request) -> Operation:
+        """Run a runbook to its end; says where its page is, and shows its steps."""
+        return runbooks.run(asked, progress(), lambda run: self.say(f"  {runbooks.airflow.page(run)}"))
 
 
 class Demo:
@@ -217,7 +221,7 @@ class Demo:
         """Run a runbook on the demo's job and show its steps."""
         timeout = None if runbook == "cancel_job" else HEALTHY_S
         asked = request(runbook, job=JOB, healthy_timeout_s=timeout, **values)
-        return runbooks.run(asked, self.progress(), lambda run: self.say(f"  {runbooks.airflow.page(run)}"))
+        return self.story.run(runbooks, self.progress, asked)
 
     def gaps(self, before: gap.Place, after: gap.Place, stages: tuple[str, ...]) -> dict[str, gap.Gap]:
         """The gaps of a switch, once every stage has committed after it."""

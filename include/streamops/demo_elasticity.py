@@ -95,8 +95,7 @@ class Elasticity:
 
     def _run(self, runbook: str, **values: Any) -> Operation:
         asked = request(runbook, healthy_timeout_s=HEALTHY_S, **values)
-        page = self._runbooks.airflow.page
-        return self._runbooks.run(asked, self.demo.progress(), lambda run: self.demo.say(f"  {page(run)}"))
+        return self.demo.story.run(self._runbooks, self.demo.progress, asked)
 
     def _at_size(self, size: int) -> None:
         """An earlier story may have left another size."""

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from statistics import median
 from typing import Any
 
 from stack.fleet.recount import Recounted, recount
+from stack.fleet.simulators import simulator
 from stack.layout import Layout
 from streamops import artifacts, joblogs, jobs, libraries, records
 from streamops.adapters.airflow import Airflow
@@ -81,7 +78,9 @@ class FleetStory:
                 self._case_2()
                 with self.story.part("Stop the simulators, and recount both ledgers"):
                     stop_simulators()
-                    with self._serving():
+                    port = str(self.layout.port("fleet-beta"))
+                    # Without vehicles beta gives out nothing new, and what it gave out before can still be read.
+                    with simulator("beta", "--port", port, "--ledger", str(self.ledgers[1]), "--vehicles", "0"):
                         missing = f"Pings stay missing: {self._recount().examples}"
                         until(lambda: self._recount().missing == 0, 120, missing)
                         counted = self._recount()
@@ -186,19 +185,6 @@ class FleetStory:
             "vehicles_with_codes": len(with_codes),
         }
 
-    @contextmanager
-    def _serving(self) -> Iterator[None]:
-        """Beta without vehicles: it gives out nothing new, and what it gave out before can still be read."""
-        command = [sys.executable, "-m", "stack.fleet.beta", "--port", str(self.layout.port("fleet-beta"))]
-        environment = os.environ | {"PYTHONPATH": str(REPOSITORY / "include")}
-        command += ["--ledger", str(self.ledgers[1]), "--vehicles", "0"]
-        beta = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        try:
-            yield
-        finally:
-            beta.terminate()
-            beta.wait(20)
-
     # --- looks
 
     def _run(self, runbook: str, *, of_cluster: bool = False, **values: Any) -> Operation:
@@ -208,9 +194,7 @@ class FleetStory:
             values["healthy_timeout_s"] = HEALTHY_S
         if runbook == "upgrade_job":
             values["probation_s"] = 0
-        page = self._runbooks.airflow.page
-        asked = request(runbook, **values)
-        return self._runbooks.run(asked, self.progress(), lambda run: self.say(f"  {page(run)}"))
+        return self.story.run(self._runbooks, self.progress, request(runbook, **values))
 
     def _members(self) -> list[str]:
         return list(present(self.nodes.inventory, self.nodes.master()))
