@@ -41,7 +41,7 @@ demo-fleet: setup ## vehicles on a map: nodes join and die, a logging step comes
 	@$(BIN)/streamops demo fleet
 
 test: setup-test ## set up what is needed and run the tests, without the long stories (most faults, one seed each)
-	@$(BIN)/python -m pytest -m "" --seeds 1 $(PARALLEL) $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -m "" --seeds 1 --durations 20 $(PARALLEL) $(PYTEST_ARGS)
 
 test-faults: setup-test ## with SEEDS=n above 1: every fault with n seeds, every kill point, and the long stories
 	@$(BIN)/python -m pytest -m "faults or sampled or more" --seeds $(SEEDS) $(PARALLEL) $(PYTEST_ARGS)

@@ -57,8 +57,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     With several test processes the tests of the stack come last, all in one of them: there is one stack, and nothing
     else works beside it.
 
-    Of tests marked ``sampled(n)`` one case in n is run, and those marked ``more`` are left out; with more than one
-    seed, all are run.
+    Of tests marked ``sampled(n)`` one case in n is run, and those marked ``more`` are left out, so that the run stays
+    under an hour; with more than one seed, all are run.
     """
     for item in items:
         if item.get_closest_marker("stack"):

@@ -85,6 +85,7 @@ def copy_live(store: ObjectStore, process: subprocess.Popen, directory: Path) ->
     return live
 
 
+@pytest.mark.more
 def test_real_queries_continue_exactly_from_a_crash_and_from_a_live_copy(bucket: Settings, tmp_path: Path) -> None:
     store = ObjectStore(bucket)
     process = start(bucket, "first", tmp_path / "first", LAST)

@@ -33,6 +33,8 @@ def local_spark() -> Iterator[SparkSession]:
             .config("spark.local.dir", temporary)
             .config("spark.ui.showConsoleProgress", "false")
             .config("spark.log.level", "ERROR")
+            # It lives for seconds: what the second compiler and parallel collectors gain comes too late.
+            .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
             .getOrCreate()
         )
     try:

@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 ROWS, STEP_MS = 50, 300
 CONF = {
     "spark.ui.enabled": "false",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",  # as drivers have it
     "spark.sql.shuffle.partitions": "2",
     "spark.hadoop.fs.s3a.path.style.access": "true",
     "spark.hadoop.fs.s3a.connection.ssl.enabled": "false",

@@ -110,6 +110,7 @@ def test_an_upgrade_killed_anywhere_is_finished_by_a_retry(job, operator, point,
     invariant(job, start)
 
 
+@pytest.mark.more
 def test_the_same_upgrade_begun_twice_is_done_once(job, operator):
     start = mark(job)
     wanted = next_version(job)
@@ -130,6 +131,7 @@ def test_the_same_upgrade_begun_twice_is_done_once(job, operator):
     invariant(job, start)
 
 
+@pytest.mark.more
 def test_without_room_for_a_standby_the_new_version_starts_cold_and_it_is_said(job, operator, tmp_path):
     start = mark(job)
     directory = tmp_path / "wide"

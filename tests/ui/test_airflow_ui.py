@@ -66,6 +66,7 @@ def test_deploy_through_the_form(page, airflow, job, stack):
     assert job.runs("v1")
 
 
+@pytest.mark.more
 def test_upgrade_through_the_form(page, airflow, job):
     job.caught_up()
     page.open_form("upgrade_job")
