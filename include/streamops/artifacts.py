@@ -6,8 +6,6 @@ the runner and its dependencies are part of what was published.
 
 from __future__ import annotations
 
-import json
-import os
 import re
 import subprocess
 import sys
@@ -19,7 +17,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from streamops import archives, definitions, keys, libraries, records
+from streamops import archives, definitions, keys, libraries, local_spark, records
 from streamops import fingerprints as fingerprints_of
 from streamops.adapters.object_store import ObjectStore
 from streamops.definitions import Definition
@@ -283,24 +281,15 @@ def plans(directory: Path, version: str, library: Path | None = None) -> dict[st
     Raises:
         DefinitionError: the code cannot run; says which stage and why.
     """
-    package = archives.runtime_package()
-    places = [str(package.parent), str(Path(__file__).resolve().parents[1]), os.environ.get("PYTHONPATH", "")]
-    places += [str(library)] if library else []
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(places), "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, "-m", "streamops_runtime.validate", str(directory), version]
     try:
-        done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=VALIDATION_S, check=False
-        )
-    except subprocess.TimeoutExpired:
+        asked = local_spark.ask("validate", str(directory), version, timeout_s=VALIDATION_S, library=library)
+    except TimeoutError:
         raise DefinitionError(
             f"Checking {directory} took longer than {VALIDATION_S} s; see what its code does on import."
         ) from None
-    for line in reversed(done.stdout.splitlines()):
-        if line.startswith("{"):
-            answer = json.loads(line)
-            if done.returncode == 0:
-                return dict(answer["fingerprints"])
-            raise DefinitionError(str(answer["error"]))
-    last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-    raise DefinitionError(f"{directory} could not be checked on local Spark: {last}")
+    if not asked.answers:
+        raise DefinitionError(f"{directory} could not be checked on local Spark: {asked.error}")
+    answer = asked.answers[-1]
+    if asked.code:
+        raise DefinitionError(str(answer["error"]))
+    return dict(answer["fingerprints"])

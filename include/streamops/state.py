@@ -8,10 +8,7 @@ Nothing is written to the bucket, and a running query is not disturbed.
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +18,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from streamops import archives, checkpoints, keys
+from streamops import checkpoints, keys, local_spark
 from streamops.adapters.object_store import ObjectStore
 from streamops.errors import CheckpointError, NotFoundError, RefusedError, UnhealthyError
 from streamops.snapshots import integrity
@@ -285,18 +282,12 @@ def _fetch(store: ObjectStore, key: str, target: Path) -> None:
 
 def _ask(query: Query) -> list[dict[str, Any]]:
     """Every line that the reading process answered; the last one says that it is complete."""
-    package = archives.runtime_package()
-    places = [str(package.parent), str(Path(__file__).resolve().parents[1]), os.environ.get("PYTHONPATH", "")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(places), "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, "-m", "streamops_runtime.state", query.model_dump_json()]
     try:
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=READ_S, check=False)
-    except subprocess.TimeoutExpired:
+        asked = local_spark.ask("state", query.model_dump_json(), timeout_s=READ_S)
+    except TimeoutError:
         raise UnhealthyError(
             f"Local Spark took longer than {READ_S} s to read the state; try on a free machine."
         ) from None
-    answers = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    if not answers or "done" not in answers[-1]:
-        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        raise UnhealthyError(f"Local Spark could not read the state (exit code {done.returncode}): {last}")
-    return answers
+    if not asked.answers or "done" not in asked.answers[-1]:
+        raise UnhealthyError(f"Local Spark could not read the state (exit code {asked.code}): {asked.error}")
+    return asked.answers

@@ -5,16 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from streamops import artifacts, definitions, libraries, template
+from streamops import artifacts, definitions, libraries, local_spark, template
 from streamops.cli import console
 from streamops.errors import DefinitionError, NotFoundError
-from streamops.settings import REPOSITORY
 
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The job's directory.")]
 Version = Annotated[
@@ -42,11 +40,10 @@ def try_out(directory: Directory, version: Version = None) -> None:
         raise NotFoundError(f"{directory} is not a directory; 'streamops new {directory}' makes one with a job in it.")
     if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
         raise NotFoundError("There is no Java on this machine; install Java 17, then run 'streamops doctor'.")
-    command = [sys.executable, "-m", "streamops_runtime.rehearse", str(directory), *((version,) if version else ())]
     definition = definitions.load(artifacts.definition_file(directory, version))
-    library = [str(libraries.beside(directory, definition.library))] if definition.library else []
-    path = [*library, str(REPOSITORY / "spark_jobs"), str(REPOSITORY / "include"), os.environ.get("PYTHONPATH", "")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path), "SPARK_LOCAL_IP": "127.0.0.1"}
+    library = libraries.beside(directory, definition.library) if definition.library else None
+    command = local_spark.command("rehearse", str(directory), *((version,) if version else ()))
+    environment = local_spark.environment(library)
     console.say("Starting local Spark ...")
     ended = subprocess.run(command, env=environment, stderr=subprocess.PIPE, text=True, check=False)
     if ended.returncode:

@@ -1,0 +1,53 @@
+"""Local Spark, asked in a process of its own: the core stays free of it, and its memory is given back."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from streamops import archives
+
+
+@dataclass(frozen=True)
+class Asked:
+    """How a process ended: its exit code, its answers (one JSON object a line), and the last line of its errors."""
+
+    code: int
+    answers: list[dict[str, Any]]
+    error: str
+
+
+def command(module: str, *arguments: str) -> list[str]:
+    """The command that runs a module of ``streamops_runtime``."""
+    return [sys.executable, "-m", f"streamops_runtime.{module}", *arguments]
+
+
+def environment(library: Path | None = None) -> dict[str, str]:
+    """What such a process finds: both packages, and a job's shared library if it has one."""
+    places = [str(archives.runtime_package().parent), str(Path(__file__).resolve().parents[1])]
+    places += [str(library)] if library else []
+    places.append(os.environ.get("PYTHONPATH", ""))
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(places), "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def ask(module: str, *arguments: str, timeout_s: float, library: Path | None = None) -> Asked:
+    """Run a module to its end. Raises TimeoutError after ``timeout_s`` seconds."""
+    try:
+        done = subprocess.run(
+            command(module, *arguments),
+            env=environment(library), capture_output=True, text=True, timeout=timeout_s, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise TimeoutError from None
+    answers = []
+    for line in done.stdout.splitlines():
+        with suppress(ValueError):  # a job's code may print as well
+            answers.append(json.loads(line))
+    answers = [answer for answer in answers if isinstance(answer, dict)]
+    return Asked(done.returncode, answers, (done.stderr.strip().splitlines() or ["no message"])[-1])
