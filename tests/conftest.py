@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +26,7 @@ TEST_HOME = ROOT / "build" / ("test-stack" if TEST_OFFSET == "10000" else f"test
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--seeds", type=int, default=1, help="seeds for each fault test")
+    parser.addoption("--until", type=float, help="begin no more tests of the stack after this time (epoch seconds)")
     parser.addoption("--keep-stack", action="store_true", help="leave the test stack running at the end")
 
 
@@ -85,6 +87,13 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     apart = [item for item in session.items if item.get_closest_marker("stack") and not item.nodeid.endswith("@stack")]
     if apart:
         raise pytest.UsageError(f"pytest-xdist does not keep the tests of the stack together ({apart[0].nodeid}).")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Who may only run for so long gets a verdict on what there was time for, and a list of the rest."""
+    until = item.config.getoption("--until")
+    if until and time.time() > until and item.get_closest_marker("stack"):
+        pytest.skip("no time left in this run (--until); 'make test' runs it")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -88,7 +88,7 @@ def take_over(job, operator) -> None:
     launch = f"takeover-{uuid.uuid4().hex[:8]}"
     deployment = jobs.deployment(job.store, job.name, record.deployment)
     version = artifacts.load_manifest(job.store, job.name, deployment.version)
-    records.write(job.store, keys.control(job.name, launch), Control(command="run"), new=True)
+    records.write(job.store, keys.control(job.name, launch), Control(command="run", sequence=1), new=True)
     jobs.change(job.store, job.name, {"launch": launch, "changed_by": launch})
     leases.grant(job.store, job.name, launch, record.deployment)
     operator.ports().submitter.submit(

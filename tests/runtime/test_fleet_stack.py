@@ -33,8 +33,9 @@ def test_no_ping_is_missed_by_an_update_a_killed_driver_or_faults_of_the_sources
                 60,
                 "the log of a poll that brought pings",
             )
-            # Case 1: a logging step is added; what comes meanwhile is read afterwards.
-            update = operator.run("upgrade_job", fleet.name, version="v2", snapshot="my-snapshot", standby=False)
+            # Case 1: a logging step is added; what comes meanwhile is read afterwards. Polls are logged no more.
+            quiet = {"version": "v2", "snapshot": "my-snapshot", "standby": False, "logging": {"source.beta": "INFO"}}
+            update = operator.run("upgrade_job", fleet.name, **quiet)
             wait_for(lambda: fleet.messages("sink.vehicles", update.id), 90, "a logged ping")
             assert fleet.messages("sink.vehicles", update.id)[0].startswith("SAVING PING: ")
         # Beta is away, alpha goes on, and a file of bad lines is of no consequence.
@@ -53,6 +54,9 @@ def test_no_ping_is_missed_by_an_update_a_killed_driver_or_faults_of_the_sources
             wait_for(lambda: fleet.saved() > before + 20, 120, "pings after the driver was killed")
     found = fleet.recounted()
     assert found.clean, found
+    told = fleet.messages("source.beta", update.id)
+    assert any("asked again" in text for text in told), told  # warnings are still told
+    assert not [text for text in told if "Highest sequence number is: " in text]
     operator.run("cancel_job", fleet.name)
 
 
