@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import itertools
 import json
+import struct
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from kafka.record.default_records import DefaultRecordBatch
 from kafka.record.memory_records import MemoryRecords
 
 from stack.generator import LONGEST_BACKLOG_S, Clock, Generator, Trades
@@ -92,6 +95,46 @@ def test_a_batch_with_a_wrong_checksum_is_not_read() -> None:
     data[-5] ^= 1
     with pytest.raises(StreamOpsError, match="wrong checksum"):
         list(blocks(0, bytes(data), 0, 10))
+
+
+class Topic:
+    """A topic in memory, as a ledger reads it: batches of 100 trades of one sequence after those of another."""
+
+    broker = None
+
+    def __init__(self, *sequences: tuple[int, int]) -> None:
+        self.batches: list[bytes] = []
+        for seed, count in sequences:
+            log = TradeLog(self, "t", seed, 10)
+            for first in range(0, count, 100):
+                data = log.encode(first, [1] * 100, [100] * 100, [1] * 100, [1_800_000_000_000 + first] * 100)
+                self.batches.append(struct.pack(">q", 100 * len(self.batches)) + data[8:])
+
+    def beginning_offsets(self, topic: str) -> dict[str, int]:
+        return {"0": 0}
+
+    def end_offsets(self, topic: str) -> dict[str, int]:
+        return {"0": 100 * len(self.batches)}
+
+    def fetch(self, topic: str, partition: int, position: int) -> SimpleNamespace:
+        return SimpleNamespace(records=b"".join(self.batches[position // 100 :][:50]))
+
+
+def test_the_end_of_a_sequence_is_found_behind_another_one() -> None:
+    topic = Topic((1, 30_000), (2, 45_000))
+    assert TradeLog(topic, "t", 1, 10)._written() == Written(30_000, 1_800_000_029_900)
+    assert TradeLog(topic, "t", 2, 10)._written() == Written(45_000, 1_800_000_044_900)
+
+
+def test_hours_of_another_sequence_are_not_taken_apart_and_the_search_can_be_stopped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    topic = Topic((2, 45_000))
+    with pytest.raises(UnreachableError, match="Stopped"):
+        TradeLog(topic, "t", 1, 10, stopped=lambda: True)._written()
+    monkeypatch.setattr(DefaultRecordBatch, "__iter__", lambda batch: pytest.fail("a batch was taken apart"))
+    assert TradeLog(topic, "t", 1, 10)._written() == Written()
+    assert TradeLog(topic, "t", 12, 10)._written() == Written()
 
 
 class FakeLog:

@@ -150,7 +150,7 @@ def run(generator: Generator, stop: threading.Event, status: Path | None) -> Non
             break
         except UnreachableError as error:
             generator.errors += 1
-            _log.warning("%s Waiting for it.", error)
+            _log.warning("%s Waiting for it." if not stop.is_set() else "%s", error)
             stop.wait(1.0)
     started = reported = noted = time.monotonic()
     sent_reported = sent_noted = 0
@@ -228,7 +228,7 @@ def main(argv: list[str] | None = None) -> int:
                 break
             except UnreachableError as error:
                 _log.warning("%s Waiting for it.", error)
-        log = TradeLog(ledger, chosen.topic, chosen.seed, chosen.symbols)
+        log = TradeLog(ledger, chosen.topic, chosen.seed, chosen.symbols, stop.is_set)
         run(Generator(log, chosen.seed, chosen.symbols, chosen.rate, chosen.count), stop, chosen.status)
     except StreamOpsError as error:
         _log.error("%s", error)

@@ -8,7 +8,11 @@ and foreign records in the topic do not disturb the count.
 
 from __future__ import annotations
 
+import logging
+import re
 import struct
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import google_crc32c
@@ -25,6 +29,9 @@ MAX_BATCH = 4000  # records; about 400 kB, well below the broker's limit of 1 MB
 _MARK = b"streamops-index"
 _DUPLICATE = errors.DuplicateSequenceNumberError.errno
 _LOOK_BACK = 20_000  # offsets
+_SAY_S = 10.0
+
+_log = logging.getLogger("generator")
 
 
 class SequenceBrokenError(StreamOpsError):
@@ -55,12 +62,21 @@ _SMALL = [_varint(number) for number in range(1 << 14)]
 class TradeLog:
     """Partition 0 of the topic, written by one generator at a time.
 
+    Args:
+        stopped: whether to give up the search for the end of the sequence, which takes long on a topic that holds
+            hours of another one.
+
     Raises: UnreachableError when Kafka does not answer; StreamOpsError when it refuses for good.
     """
 
-    def __init__(self, ledger: Ledger, topic: str, seed: int, count: int) -> None:
+    def __init__(
+        self, ledger: Ledger, topic: str, seed: int, count: int, stopped: Callable[[], bool] = lambda: False
+    ) -> None:
+        self._stopped = stopped
         self._ledger, self._broker, self._topic = ledger, ledger.broker, topic
         self._name = b"%d:%d:" % (seed, count)
+        # As it stands in a record: the length of the mark, one byte, is between its key and its value.
+        self._marked = re.compile(re.escape(_MARK) + b"." + re.escape(self._name), re.DOTALL)
         names = [symbol.encode() for symbol in symbols(count)]
         self._keys = [_varint(len(name)) + name for name in names]
         self._heads = [b'{"symbol":"%b","price":' % name for name in names]
@@ -139,21 +155,27 @@ class TradeLog:
 
     def _written(self) -> Written:
         begin = self._ledger.beginning_offsets(self._topic)["0"]
-        position = self._ledger.end_offsets(self._topic)["0"]
+        position = end = self._ledger.end_offsets(self._topic)["0"]
+        said = time.monotonic()
         while position > begin:
+            if self._stopped():
+                raise UnreachableError("Stopped before the end of the sequence was found.")
+            if time.monotonic() - said > _SAY_S:
+                said = time.monotonic()
+                _log.info("No trade of this sequence in the last %d of %d records.", end - position, end - begin)
             position, before = max(begin, position - _LOOK_BACK), position
             if found := self._last_mark(position, before):
                 return found
         return Written()
 
     def _last_mark(self, position: int, end: int) -> Written | None:
-        """The newest mark of this sequence between two offsets. Batches without one are not taken apart."""
+        """The newest mark of this sequence between two offsets. Batches without one are not taken apart: slow."""
         found = None
         while position < end:
             answer = self._ledger.fetch(self._topic, 0, position)
             before = position
             for batch in MemoryRecords(bytes(answer.records or b"")):
-                if _MARK in batch._buffer:
+                if self._marked.search(batch._buffer):
                     for record in batch:
                         mark = dict(record.headers).get(_MARK.decode(), b"")
                         if position <= record.offset < end and mark.startswith(self._name):
