@@ -1,11 +1,10 @@
 """Faults 1 to 7 and 18: an upgrade that is killed anywhere, triggered twice, or whose new version does not work.
 
-The kill points come from the plan: ``make test-faults SEEDS=2`` runs all, ``make test`` two of them.
+The kill points come from the plan: ``make test-faults SEEDS=2`` runs all, ``make test`` that of fault 4.
 """
 
 from __future__ import annotations
 
-import random
 import re
 import time
 import uuid
@@ -43,7 +42,7 @@ assert set(FAULTS) <= set(POINTS)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "point" in metafunc.fixturenames:
         seeds = metafunc.config.getoption("--seeds")
-        chosen = POINTS if seeds > 1 else [COPYING, random.Random(seeds).choice(sorted(set(FAULTS) - {COPYING}))]
+        chosen = POINTS if seeds > 1 else [COPYING]
         metafunc.parametrize("point", chosen, ids=["-".join(point) for point in chosen])
 
 
