@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from typing import Any
 
 from fresh_job import FreshJob, wait_for
 from streamops import keys, locks, records
 from streamops.adapters.airflow import Airflow, Run
-from streamops.errors import NotFoundError
+from streamops.errors import NotFoundError, UnreachableError
 from streamops.operations import Operation
 from streamops.settings import Settings
 
@@ -24,6 +25,19 @@ def states(airflow: Airflow, run: Run) -> dict[str, str | None]:
 def log(airflow: Airflow, run: Run, task: str, tries: int = 1) -> str:
     """A task's log."""
     return "\n".join(airflow.log(run.dag_id, run.run_id, task, tries))
+
+
+def begun(airflow: Airflow, dag_id: str, run_id: str) -> Run:
+    """A run that a person began in the UI; Airflow, busy with its own pages, may take its time to tell of it."""
+    found: list[Run] = []
+
+    def told() -> bool:
+        with suppress(UnreachableError):
+            found.append(airflow.run(dag_id, run_id))
+        return bool(found)
+
+    wait_for(told, 90, f"Airflow's answer about {run_id}")
+    return found[0]
 
 
 def operation(job: FreshJob, run: Run) -> Operation | None:

@@ -8,7 +8,7 @@ import pytest
 from airflow_page import AirflowPage, browser
 
 from fresh_job import FreshJob, wait_for
-from runbooks import operation
+from runbooks import begun, operation
 from streamops import keys, records
 from streamops.adapters.airflow import Airflow
 from streamops.operations import RUNBOOKS, tasks
@@ -54,7 +54,7 @@ def test_deploy_through_the_form(page, airflow, job, stack):
     page.fill({"job": job.name, "version": "v1"})
     page.picture("airflow-deploy-form")
     run_id = page.send("deploy_job")
-    run = airflow.run("deploy_job", run_id)
+    run = begun(airflow, "deploy_job", run_id)
     page.open_run("deploy_job", run_id)
     assert page.wait_for_run(420) == "success"
     assert airflow.run("deploy_job", run.run_id).state == "success"
@@ -73,7 +73,7 @@ def test_upgrade_through_the_form(page, airflow, job):
     page.fill({"job": job.name, "version": "v2", "snapshot": "SavePoint1"})
     page.picture("airflow-upgrade-form")
     run_id = page.send("upgrade_job")
-    run = airflow.run("upgrade_job", run_id)
+    run = begun(airflow, "upgrade_job", run_id)
     page.open_run("upgrade_job", run_id)
     page.picture("airflow-upgrade-under-way")
     assert page.wait_for_run(480) == "success"
