@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from fresh_fleet import LIBRARY, Fleet
-from fresh_job import wait_for
+from fresh_job import as_root, wait_for
 from streamops import artifacts, jobs, keys, libraries
 from streamops.adapters.airflow import Airflow
 from streamops.adapters.influx import Points
+from streamops.adapters.object_store import ObjectStore
 from streamops.errors import StreamOpsError
 from streamops.follow import Runbooks, request
 from streamops.operations import Operation
@@ -50,7 +51,7 @@ def fleet(stack: Settings, tmp_path: Path) -> Iterator[Fleet]:
     if record is not None and record.desired == "running":
         operator.run("cancel_job", fleet.name)
     broken = (keys.library_manifest("fleet_types", "broken"), keys.library("fleet_types", "broken"))
-    fleet.store.delete(broken)  # it is the newest, which a deployment gets that asks for none
+    ObjectStore(as_root(stack)).delete(broken)  # it is the newest, which a deployment gets that asks for none
 
 
 @pytest.mark.timeout(1500)
