@@ -90,7 +90,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Who may only run for so long gets a verdict on what there was time for, and a list of the rest."""
+    """Who may only run for so long gets a verdict on what there was time for, and the number of the rest."""
     until = item.config.getoption("--until")
     again = getattr(item, "execution_count", 1) > 1  # a failed test gets its second try
     if until and time.time() > until and item.get_closest_marker("stack") and not again:

@@ -169,7 +169,7 @@ class TradeLog:
         return Written()
 
     def _last_mark(self, position: int, end: int) -> Written | None:
-        """The newest mark of this sequence between two offsets. Batches without one are not taken apart: slow."""
+        """The newest mark of this sequence between two offsets. Only batches with one are taken apart: it is slow."""
         found = None
         while position < end:
             answer = self._ledger.fetch(self._topic, 0, position)

@@ -48,6 +48,6 @@ def ask(module: str, *arguments: str, timeout_s: float, library: Path | None = N
     answers = []
     for line in done.stdout.splitlines():
         with suppress(ValueError):  # a job's code may print as well
-            answers.append(json.loads(line))
-    answers = [answer for answer in answers if isinstance(answer, dict)]
+            if isinstance(answer := json.loads(line), dict):
+                answers.append(answer)
     return Asked(done.returncode, answers, (done.stderr.strip().splitlines() or ["no message"])[-1])

@@ -40,7 +40,7 @@ def test_a_killed_driver_is_back_by_itself(job, seed, recovered):
         with contextlib.suppress(psutil.NoSuchProcess):  # one may take the other with it
             victim.kill()
     wait_for(lambda: works_again(job, start.epoch), 150, "a new driver at work")
-    recovered(began)
+    assert recovered(began) < 30 * slowness()
     assert not [item for item in both if alive(item)]
     invariant(job, start)
 
@@ -101,3 +101,9 @@ def take_over(job, operator) -> None:
 
 def alive(process: psutil.Process) -> bool:
     return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+
+
+def slowness() -> float:
+    """How much longer than promised this machine may take: it runs others' work as well."""
+    load = psutil.getloadavg()[0] / (psutil.cpu_count() or 1)
+    return max(1.0, min(5.0, load))
