@@ -21,7 +21,7 @@ from support import Servers, pythons, works_again
 
 pytestmark = pytest.mark.stack
 # Those of an upgrade that are cleared in every run; with more seeds, all are.
-WITH_SIDE_EFFECTS = ("prepare", "switch")
+WITH_SIDE_EFFECTS = ("prepare", "submit_driver", "switch", "finish")
 BACK = {**PATIENT, "accept_loss": ["avg_1m", "vol_1s"]}  # v1 has no such stages
 COLD = {**BACK, "standby": False}  # where the warm-up of a minute is not what is looked at
 
@@ -181,7 +181,6 @@ NOT_CONTINUED = {
 }  # fmt: skip
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("version", NOT_CONTINUED)
 def test_state_that_cannot_be_continued_is_refused_before_anything_is_touched(airflow, running, version):
     job = running
