@@ -31,15 +31,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 class FirstTries:
-    """Writes down why a test needed its second try; the summary only names it."""
+    """Writes down why a test needed its second try; if that fails too, it is shown with it."""
 
     path = ROOT / "build" / "first-tries.log"
 
+    def __init__(self) -> None:
+        self.why: dict[str, str] = {}
+
+    @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.outcome == "rerun":  # type: ignore[comparison-overlap]
+            self.why[report.nodeid] = report.longreprtext
             self.path.parent.mkdir(exist_ok=True)
             with self.path.open("a", encoding="utf-8") as log:
                 log.write(f"{report.nodeid} ({report.when})\n{report.longreprtext}\n\n")
+        elif report.failed and report.nodeid in self.why:
+            report.sections.insert(0, (f"First try ({report.when})", self.why.pop(report.nodeid)))
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -133,7 +140,7 @@ def stack(request: pytest.FixtureRequest) -> Iterator[Settings]:
 @pytest.fixture(scope="session")
 def airflow(stack: Settings) -> Iterator[Airflow]:
     """A client of the stack's Airflow, which knows all runbooks."""
-    with Airflow(stack) as airflow:
+    with Airflow(stack, timeout_s=60) as airflow:
         Runbooks(airflow, ObjectStore(stack)).wait_ready(RUNBOOKS)
         yield airflow
 

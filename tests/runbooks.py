@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import time
-from contextlib import suppress
 from typing import Any
 
 from fresh_job import FreshJob, wait_for
 from streamops import keys, locks, records
 from streamops.adapters.airflow import Airflow, Run
-from streamops.errors import NotFoundError, UnreachableError
+from streamops.errors import NotFoundError
 from streamops.operations import Operation
 from streamops.settings import Settings
 
-RUN_S = 900
+RUN_S = 300
 PATIENT = {"healthy_timeout_s": 600, "probation_s": 5}  # the machine may be busy with other tests
 
 
@@ -30,13 +29,7 @@ def log(airflow: Airflow, run: Run, task: str, tries: int = 1) -> str:
 def begun(airflow: Airflow, dag_id: str, run_id: str) -> Run:
     """A run that a person began in the UI; Airflow, busy with its own pages, may take its time to tell of it."""
     found: list[Run] = []
-
-    def told() -> bool:
-        with suppress(UnreachableError):
-            found.append(airflow.run(dag_id, run_id))
-        return bool(found)
-
-    wait_for(told, 90, f"Airflow's answer about {run_id}")
+    wait_for(lambda: found.append(airflow.run(dag_id, run_id)) or found, 30, f"Airflow's answer about {run_id}")
     return found[0]
 
 
@@ -57,8 +50,14 @@ def free(job: FreshJob) -> bool:
 
 def ended(airflow: Airflow, run: Run, seconds: float = RUN_S) -> Run:
     """The run at its end."""
-    wait_for(lambda: airflow.run(run.dag_id, run.run_id).finished, seconds, f"the end of {run.dag_id}")
-    return airflow.run(run.dag_id, run.run_id)
+    found = [run]
+
+    def finished() -> bool:
+        found.append(airflow.run(run.dag_id, run.run_id))
+        return found[-1].finished
+
+    wait_for(finished, seconds, f"the end of {run.dag_id}")
+    return found[-1]
 
 
 def run_to_end(airflow: Airflow, dag_id: str, values: dict[str, Any]) -> Run:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from streamops.health import assess, assess_standby, assess_stop
+from streamops.health import assess, assess_new, assess_standby, assess_stop
 from streamops.records import DriverStatus, Lease, StageStatus, State, now
 
 STAGES = ("a", "b")
@@ -68,3 +68,22 @@ def test_standby_and_stop_wait_for_their_states_of_the_right_launch() -> None:
     assert not assess_standby(status(State.STANDBY, launch="old"), "l").done
     assert not assess_stop(status(State.STOPPING), "l").done
     assert not assess_stop(status(State.STOPPED, launch="old"), "l").done
+
+
+def test_a_new_version_whose_query_only_fails_is_not_waited_for() -> None:
+    failing = status(State.RECOVERING, a=StageStatus(commits=1), b=StageStatus(failures=3))
+    assert assess_new(failing, lease(), "l", STAGES).failed == "it fails repeatedly: stage b failed 3 times"
+    assert assess(failing, lease(), "l", STAGES).failed is None  # what has worked before is waited for
+
+
+@pytest.mark.parametrize(
+    "hopeful",
+    [
+        None,
+        status(State.RECOVERING, a=StageStatus(commits=1), b=StageStatus(failures=2)),
+        status(State.RECOVERING, launch="other", b=StageStatus(failures=9)),
+        status(State.RUNNING, a=StageStatus(commits=1), b=StageStatus(commits=1, failures=9)),
+    ],
+)
+def test_a_new_version_that_may_yet_work_is_waited_for(hopeful: DriverStatus | None) -> None:
+    assert assess_new(hopeful, lease(), "l", STAGES) == assess(hopeful, lease(), "l", STAGES)

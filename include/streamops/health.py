@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from streamops.records import FINAL, DriverStatus, Lease, State
 
+MOST_FAILURES = 3  # of one stage's query in the warm driver
+
 
 @dataclass(frozen=True)
 class Health:
@@ -38,6 +40,26 @@ def assess(status: DriverStatus | None, lease: Lease | None, launch: str, stages
     quiet = [name for name in stages if not status.stages[name].commits]
     shown = f", no data yet for {', '.join(quiet)}" if quiet else ""
     return Health(True, None, f"epoch {lease.epoch} held, every stage works{shown}")
+
+
+def fails_repeatedly(stage: str, failures: int) -> str:
+    """Why waiting for a stage is pointless whose query failed this often in the warm driver; empty if it is not."""
+    return f"it fails repeatedly: stage {stage} failed {failures} times" if failures >= MOST_FAILURES else ""
+
+
+def assess_new(status: DriverStatus | None, lease: Lease | None, launch: str, stages: Iterable[str]) -> Health:
+    """As ``assess``, of a version that has yet to prove itself: a query that only fails is not waited for.
+
+    The driver goes on trying, which is right when a server is away under a job that has worked; here somebody waits,
+    and while they wait no version works.
+    """
+    found = assess(status, lease, launch, stages)
+    if found.done or found.failed or status is None or status.launch != launch:
+        return found
+    for name, stage in status.stages.items():
+        if not stage.commits and (why := fails_repeatedly(name, stage.failures)):
+            return Health(False, why, why)
+    return found
 
 
 def assess_standby(status: DriverStatus | None, launch: str) -> Health:

@@ -13,12 +13,11 @@ from statistics import median
 
 from streamops import checkpoints, jobs, keys
 from streamops.cost import distance
-from streamops.health import Health
+from streamops.health import Health, fails_repeatedly
 from streamops.records import FINAL, DriverStatus, Offsets, State, now
 from streamops.steps import Facts, Work
 
 MOST_RELAUNCHES = 2  # of the driver by the master, within the probation
-MOST_FAILURES = 3  # of one stage's query in the warm driver
 LEAST_BEHIND_S = 5.0  # of arriving events by which the lag must have grown
 LEAST_WRITES = 3  # that the old version would have made meanwhile, before silence means anything
 _SAMPLES = 6
@@ -69,8 +68,8 @@ def judge(
     if relaunches >= MOST_RELAUNCHES:
         return _failed(f"it fails repeatedly: its driver was started again {relaunches} times")
     for name, stage in stages.items():
-        if stage.failures >= MOST_FAILURES:
-            return _failed(f"it fails repeatedly: stage {name} failed {stage.failures} times")
+        if why := fails_repeatedly(name, stage.failures):
+            return _failed(why)
     if not over:
         return Health(False, None, f"in probation for {seconds} s")
     if obstacle:

@@ -364,13 +364,16 @@ def standby(work: Work) -> Facts:
 def look_healthy(work: Work) -> Health:
     if work.unchanged:
         return Health(True, None, "nothing was to be done")
-    return healthy_now(work, work.launch, work.version())
+    resumes = work.request.runbook == "recover_job"  # it worked before, and nobody waits for it
+    return healthy_now(work, work.launch, work.version(), health.assess if resumes else health.assess_new)
 
 
-def healthy_now(work: Work, launch: str, version: ArtifactManifest) -> Health:
+def healthy_now(
+    work: Work, launch: str, version: ArtifactManifest, assess: Callable[..., Health] = health.assess
+) -> Health:
     store = work.ports.store
     found = jobs.status(store, work.job, launch)
-    return health.assess(found, jobs.lease(store, work.job), launch, version.definition.stages)
+    return assess(found, jobs.lease(store, work.job), launch, version.definition.stages)
 
 
 def healthy(work: Work) -> Facts:

@@ -35,6 +35,12 @@ def job(stack: Settings, airflow: Airflow, tmp_path_factory: pytest.TempPathFact
         ended(airflow, airflow.trigger("cancel_job", {"job": job.name}))
 
 
+@pytest.fixture(autouse=True)
+def calm(job: FreshJob) -> None:
+    """Airflow goes on with what a failed try began; the next one would only be told that the job is busy."""
+    wait_for(lambda: free(job), 130, f"the end of what works on {job.name}")
+
+
 @pytest.fixture
 def running(airflow: Airflow, job: FreshJob) -> FreshJob:
     """The job with v2 running, whatever the tests before left."""
