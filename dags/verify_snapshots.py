@@ -3,12 +3,15 @@
 
 **What it does.** Reads back every byte of every snapshot that was not read for some days, compares it with the signed
 manifest, and notes in the catalogue what it found. With *State*, local Spark also reads the state of each, and the log
-says how many rows each partition of each operator holds.
+says how many rows each partition of each operator holds. The newest good snapshot of each job is also restored into a
+scratch job, once a week: it continues beside the real job, writes to measurements of its own, is recounted from the
+topic, and is removed again with its points.
 
 **When to use it.** It runs by itself every day at 03:10 UTC. Trigger it with *Days* 0 to read everything now.
 
 **What it changes.** Only the notes: `streamops snapshots` shows when each was last verified and how. Retention does not
-count on a snapshot that does not verify.
+count on a snapshot that does not verify. A scratch job (`scratch-JOB`) takes the room of one more driver with its
+executors for some minutes; without that room the log says so, and it is tried the next day.
 
 **What can go wrong, and how to recover.**
 
@@ -17,6 +20,11 @@ count on a snapshot that does not verify.
 - *A manifest is refused*: it was altered, or the key it was signed with is not in the installation's private file.
 - *State cannot be read*: the objects are what was copied, but Spark cannot continue from them; the checkpoint was
   damaged before the snapshot was taken. Look at the job, and pin the last good snapshot.
+- *What continued from it is wrong*: the snapshot was restored, and a recount of what the scratch job wrote does not
+  agree with the topic; the log names the windows. Do not go back to this snapshot. Recount the real job (`streamops
+  recount JOB`): if it is wrong as well, its state was wrong before.
+- *The scratch job did not start or go on*: nothing is noted. Read its log (`streamops logs scratch-JOB`); the cluster
+  may be too busy. What is left of it is removed by the last task, or else by the next run.
 - *Local Spark does not work here* (no Java, no memory, no room): nothing is noted.
 - *The object store does not answer*: nothing is noted; it is tried again.
 """
@@ -24,11 +32,11 @@ count on a snapshot that does not verify.
 from airflow.sdk import DAG
 
 from streamops_airflow import forms, runs
-from streamops_airflow.operators.catalogue import VerifyOperator
+from streamops_airflow.operators.catalogue import ClearScratchOperator, RestoreTestOperator, VerifyOperator
 
 with DAG(
     dag_id="verify_snapshots",
-    description="Read snapshots back and note what was found",
+    description="Read snapshots back, restore some for a test, and note what was found",
     doc_md=__doc__,
     schedule="10 3 * * *",
     tags=["streamops", "snapshots", "schedule"],
@@ -36,7 +44,16 @@ with DAG(
         "job": forms.optional_job("Only this job; empty for all."),
         "days": forms.days("Days", 7, "Leave out what was read back since then."),
         "state": forms.flag("State", "Also let Spark read the state itself; takes a minute or more a snapshot."),
+        "restore": forms.flag(
+            "Restore test",
+            "Also restore the newest snapshot of each job into a scratch job and recount what that writes.",
+            default=True,
+        ),
+        "restore_days": forms.days("Restore test days", 7, "Leave out jobs that had a restore test since then."),
     },
     **{**runs.DAG_ARGS, "max_active_runs": 1},
 ) as dag:
     VerifyOperator(task_id="read_back")
+    # No second try by itself: what a try that died had begun is taken back by the teardown.
+    tested = RestoreTestOperator(task_id="test_restore", retries=0)
+    tested >> ClearScratchOperator(task_id="clear_up").as_teardown()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fakes.fixtures import bucket, object_store_server, rig  # noqa: F401
-from runbooks import reconciliation
+from runbooks import paused
 from streamops.adapters.airflow import Airflow
 from streamops.adapters.object_store import ObjectStore
 from streamops.follow import Runbooks
@@ -130,7 +130,8 @@ def stack(request: pytest.FixtureRequest) -> Iterator[Settings]:
         found = lifecycle.status(TEST_HOME).running
         try:
             settings = lifecycle.up(TEST_HOME, generator=False)
-            reconciliation(settings, paused=True)
+            for dag_id in ("reconcile", "verify_snapshots"):
+                paused(settings, dag_id)
             yield settings
         finally:
             if not found and not request.config.getoption("--keep-stack"):

@@ -83,14 +83,14 @@ def mark_failed(airflow: Airflow, run: Run) -> None:
     airflow._call("PATCH", f"/api/v2/dags/{run.dag_id}/dagRuns/{run.run_id}", json={"state": "failed"})
 
 
-def reconciliation(settings: Settings, *, paused: bool) -> None:
-    """Jobs that tests leave behind stay as they are; the tests of reconciliation switch it on."""
+def paused(settings: Settings, dag_id: str, yes: bool = True) -> None:
+    """What acts by itself is switched off while tests look at something else, and on by the tests of it."""
     with Airflow(settings) as airflow:
         deadline = time.monotonic() + 120
         while True:
             try:
-                airflow._call("PATCH", "/api/v2/dags/reconcile", json={"is_paused": paused})
+                airflow._call("PATCH", f"/api/v2/dags/{dag_id}", json={"is_paused": yes})
                 return
             except NotFoundError:
-                assert time.monotonic() < deadline, "Airflow did not read dags/reconcile.py"
+                assert time.monotonic() < deadline, f"Airflow did not read dags/{dag_id}.py"
                 time.sleep(0.5)

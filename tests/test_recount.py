@@ -49,6 +49,7 @@ def recounted(
     from_the_beginning: bool = True,
     whole_only: bool = False,
     had_forerunner: bool = False,
+    after: int | None = None,
     chunk_ms: int = 60_000,
     source: Source = SOURCE,
 ) -> tuple[Measured, object]:
@@ -68,6 +69,7 @@ def recounted(
         whole_only,
         from_the_beginning,
         had_forerunner,
+        -1 if after is None else T0 + after,
     )
     reader, _, (measured,) = recount_source(
         source, [plan], blocks, lambda _: Comparison("stage", "m", read, chunk_ms=chunk_ms)
@@ -332,6 +334,20 @@ def test_nothing_compared_is_not_clean() -> None:
     clean, reason = verdict((result,))
     assert not clean
     assert "nothing was compared" in reason
+
+
+@pytest.mark.parametrize("whole_only", [False, True])
+def test_windows_that_another_job_closed_are_not_looked_at_and_those_it_left_open_are(whole_only: bool) -> None:
+    events = block([trade(-5000), trade(0, 100), trade(1000, 7), trade(1500, 9), trade(4000)])
+    theirs, mine, extra = (1000, ("A",)), (2000, ("A",)), (1500, ("A",))
+    good, _ = recounted(AVG_1S, [events], {mine: 8.0}, bound=2000, after=1000, whole_only=whole_only)
+    assert (good.expected, good.off) == (1, 0)
+    also, _ = recounted(AVG_1S, [events], {theirs: 0.0, mine: 8.0}, bound=2000, after=1000, whole_only=whole_only)
+    assert also.off == 0
+    skipped, _ = recounted(AVG_1S, [events], {mine: 9.0}, bound=2000, after=1000, whole_only=whole_only)
+    assert skipped.wrong == 1
+    surplus, _ = recounted(AVG_1S, [events], {mine: 8.0, extra: 1.0}, bound=2000, after=1000, whole_only=whole_only)
+    assert surplus.unexpected == 1
 
 
 def test_partitions_are_taken_together() -> None:

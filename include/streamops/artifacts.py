@@ -23,7 +23,7 @@ from streamops.adapters.object_store import ObjectStore
 from streamops.definitions import Definition
 from streamops.errors import ConflictError, DefinitionError, NotFoundError, PublishedError
 from streamops.fingerprints import Fingerprint
-from streamops.names import checked
+from streamops.names import SCRATCH, checked
 from streamops.records import JobRecord, LibraryUse
 
 MAX_ARTIFACT_BYTES = 512 << 20
@@ -86,6 +86,10 @@ def publish(
     definition, files = collect(directory, version)
     if job is not None and definition.job != job:
         raise DefinitionError(f"{directory} holds job {definition.job}, not {job}; correct the file that names it.")
+    if definition.job.startswith(SCRATCH):
+        raise DefinitionError(
+            f"Names that begin with {SCRATCH} belong to restore tests; give {definition.job} another."
+        )
     fingerprints = _plans(store, directory, definition, library) if check else {}
     artifact = archives.pack(files)
     if len(artifact) > MAX_ARTIFACT_BYTES:

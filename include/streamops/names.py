@@ -12,6 +12,7 @@ STAGE = re.compile(r"[a-z_][a-z0-9_]{0,62}")  # a stage is a Python function, so
 
 LIBRARY = STAGE  # a library is a Python module
 
+SCRATCH = "scratch-"  # begins the names of jobs that restore tests make and remove; others may not have such a name
 CLUSTER = "_cluster"  # the cluster as the object of an operation: no job name, so it can be no job
 
 _RULES = {"job": JOB, "snapshot": SNAPSHOT, "version": VERSION, "stage": STAGE, "source": STAGE, "library": LIBRARY}

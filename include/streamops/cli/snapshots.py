@@ -11,10 +11,10 @@ import typer
 from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-from streamops import housekeeping, jobs
+from streamops import housekeeping, jobs, scratch
 from streamops import snapshots as catalogue
 from streamops.adapters.object_store import ObjectStore
-from streamops.cli import console
+from streamops.cli import console, operations
 from streamops.cli.operations import Owners
 from streamops.definitions import Keep
 from streamops.errors import RefusedError, SnapshotRefusedError
@@ -207,10 +207,14 @@ def prune(
 def verify(
     what: Annotated[str, typer.Argument(metavar="JOB[/NAME]", help="A snapshot, or all of a job.")],
     state: Annotated[bool, typer.Option("--state", help="Also let local Spark read the state itself.")] = False,
+    restore: Annotated[
+        bool, typer.Option("--restore", help="Also restore it into a scratch job, let that go on, and recount it.")
+    ] = False,
     json: console.Json = False,
 ) -> None:
     """Read every object back and compare it with the signed manifest. Exit code 1 if anything is wrong."""
-    store = console.store()
+    settings = console.settings()
+    store = ObjectStore(settings)
     if "/" in what:
         names = [address(what)]
     else:
@@ -221,7 +225,12 @@ def verify(
     for job, name in names:
         try:
             check = verification.verify(store, job, name, say)
-            found[f"{job}/{name}"] = verification.verify_state(store, job, name, say) if state else check
+            if state:
+                check = verification.verify_state(store, job, name, say)
+            if restore:
+                engine = operations.engine(settings, store, Owners(settings), say)
+                check = scratch.restore(settings, engine, job, name, owner(), say)
+            found[f"{job}/{name}"] = check
         except SnapshotRefusedError as error:
             found[f"{job}/{name}"] = str(error)
             wrong.append(str(error))

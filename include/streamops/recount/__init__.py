@@ -38,6 +38,7 @@ class StagePlan:
     ``from_the_beginning`` says that no event of the source lies before ``start``.
     ``had_forerunner`` says that an earlier deployment had a stage of this name, whose state was not kept: the points
     before this stage's first window are its, and are not looked at.
+    ``after_ms``: windows that end by then were closed by somebody else, and are not looked at.
     """
 
     stage: str
@@ -49,6 +50,7 @@ class StagePlan:
     whole_only: bool = False
     from_the_beginning: bool = False
     had_forerunner: bool = False
+    after_ms: int = -1
     notes: tuple[str, ...] = ()
 
 
@@ -58,6 +60,12 @@ class _Stage:
     windows: Windows
     comparison: Comparison
     placed: bool = False
+
+    def __post_init__(self) -> None:
+        self._look_from(0)
+
+    def _look_from(self, end_ms: int) -> None:
+        self.comparison.from_ms = max(end_ms, self.plan.after_ms + 1)
 
     def take(self, events: Events) -> None:
         """Count the events between this stage's offsets."""
@@ -74,11 +82,11 @@ class _Stage:
         if self.plan.whole_only and not self.placed:
             if not last and until_ms * 1000 <= self.windows.begun_us:
                 return
-            self.comparison.from_ms = self.windows.first_whole_end_ms()
+            self._look_from(self.windows.first_whole_end_ms())
             self.placed = True
         for window in self.windows.close(until_ms):
             if self.plan.had_forerunner and not self.placed:
-                self.comparison.from_ms = window.end_ms
+                self._look_from(window.end_ms)
                 self.placed = True
             self.comparison.add(window)
             self.comparison.settle(window.end_ms)
@@ -127,6 +135,7 @@ def recount_job(
     since: Offsets | None = None,
     measurements: Iterable[str] | None = None,
     deployment: int | None = None,
+    after: Mapping[str, int] | None = None,
 ) -> Report:
     """Recount what a job has written, from its records, the ledger and InfluxDB.
 
@@ -134,6 +143,7 @@ def recount_job(
         since: source -> partition -> offset; windows that began before it are left out.
         measurements: only these; default: all of the definition's.
         deployment: this one instead of the current one.
+        after: stage -> milliseconds since the epoch; windows that end by then were written by another job.
 
     Raises:
         NotFoundError: the job, its deployment, or a topic is not there.
@@ -151,7 +161,7 @@ def recount_job(
     definition = artifacts.load_manifest(store, job, found.value.version).definition
     ledger, points = Ledger(settings), Points(settings, timeout_s=60)
     try:
-        by_source = _plans(store, ledger, found.value, definition, since, measurements)
+        by_source = _plans(store, ledger, found.value, definition, since, measurements, after or {})
         results: list[Measured] = []
         offsets: dict[str, dict[str, tuple[int, int]]] = {}
         events = malformed = ahead = 0
@@ -190,6 +200,7 @@ def _plans(
     definition: Definition,
     since: Offsets | None,
     measurements: Iterable[str] | None,
+    after: Mapping[str, int],
 ) -> dict[str, list[StagePlan]]:
     """What to recount, by source; stages that have not committed anything are left out."""
     from streamops import checkpoints
@@ -222,6 +233,7 @@ def _plans(
             bound_ms=tail.watermark_ms or 0,
             since=(since or {}).get(spec.source),
             had_forerunner=_had_forerunner(store, deployment, name),
+            after_ms=after.get(name, -1),
         )
         plans.setdefault(spec.source, []).append(plan)
     return plans
@@ -246,6 +258,7 @@ def stage_plan(
     bound_ms: int,
     since: Mapping[str, int] | None = None,
     had_forerunner: bool = False,
+    after_ms: int = -1,
 ) -> StagePlan:
     """Decide from where a stage is recounted.
 
@@ -253,7 +266,7 @@ def stage_plan(
         own: where its state began; None or empty means the source's own start.
         kept: first offsets that the topic still holds.
         end: what its last committed batch reached.
-        had_forerunner: see ``StagePlan``.
+        had_forerunner, after_ms: see ``StagePlan``.
 
     Raises:
         RefusedError: the start is not recorded anywhere.
@@ -276,6 +289,7 @@ def stage_plan(
         whole_only=later,
         from_the_beginning=not later and not any(began.values()),
         had_forerunner=had_forerunner,
+        after_ms=after_ms,
         notes=("retention has removed the beginning of the ledger; earlier windows are not compared",)
         if overtaken
         else (),

@@ -13,6 +13,7 @@ from streamops.records import now
 from streamops.snapshots import catalogue
 
 How = Literal["headers", "read back", "state", "restored"]
+_OBJECTS = ("headers", "read back")
 
 
 class Pin(BaseModel):
@@ -52,12 +53,13 @@ class Checks(BaseModel):
         return max(self.checks.values(), key=lambda check: check.when, default=None)
 
     def problem(self) -> str:
-        """What is wrong, as far as is known: with the objects, or else with the state in them.
+        """What is wrong, as far as is known: with the objects, or else with the state in them or what came of it.
 
-        Objects that are what the manifest says do not make up for state that Spark could not read.
+        Objects that are what the manifest says do not make up for state that Spark could not read, nor state that it
+        could read for results that were wrong.
         """
-        objects = max((item for how, item in self.checks.items() if how != "state"), key=_when, default=None)
-        known = (objects, self.checks.get("state"))
+        objects = max((item for how, item in self.checks.items() if how in _OBJECTS), key=_when, default=None)
+        known = (objects, self.checks.get("state"), self.checks.get("restored"))
         return next((check.problem for check in known if check and check.problem), "")
 
 

@@ -1,4 +1,4 @@
-"""The tasks that look after the snapshot catalogue: schedule, retention, verification."""
+"""The tasks that look after the snapshot catalogue: schedule, retention, verification, restore tests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from streamops import housekeeping, scheduled
+from streamops import housekeeping, scheduled, scratch
 from streamops import jobs as job_state
 from streamops.errors import LockedError
 from streamops.names import checked
@@ -17,7 +17,7 @@ from streamops.schedules import Due
 from streamops.snapshots import verification
 from streamops_airflow import assets, runs
 from streamops_airflow.hooks.streamops import StreamOpsHook
-from streamops_airflow.operators.base import fence, finished, plain_errors
+from streamops_airflow.operators.base import OperationMixin, fence, finished, plain_errors
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -129,3 +129,31 @@ class VerifyOperator(JobsOperator):
         found = verification.verify_due(store, [job], now(), fresh, self.log.info, with_state=with_state)
         wrong += found
         return {"damaged": len(found)}
+
+
+class RestoreTestOperator(OperationMixin, JobsOperator):
+    """Restores each job's newest snapshot into a scratch job, lets that go on, and recounts it."""
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Test what is due. Raises AirflowSkipException when the form says not to."""
+        if not context["params"]["restore"]:
+            raise AirflowSkipException("This run makes no restore tests.")
+        return super().execute(context)
+
+    def do(self, context: Context, store: Any, job: str, wrong: list[str]) -> Any:
+        """Test one job's; a snapshot that does not continue rightly is noted, and fails the run at the end."""
+        settings, owner = StreamOpsHook().settings, runs.owner(context, "schedule")
+        fresh = timedelta(days=context["params"]["restore_days"])
+        found = scratch.restore_due(settings, self.engine(context), job, owner, now(), fresh, self.log.info)
+        if found:
+            wrong.append(found)
+        return {"wrong": bool(found)}
+
+
+class ClearScratchOperator(OperationMixin, JobsOperator):
+    """Removes what a restore test left that was killed."""
+
+    def do(self, context: Context, store: Any, job: str, wrong: list[str]) -> Any:
+        """Remove one job's; usually there is nothing."""
+        settings, owner = StreamOpsHook().settings, runs.owner(context, "schedule")
+        return {"removed": scratch.clear(settings, self.engine(context), job, owner, self.log.info)}

@@ -1,0 +1,146 @@
+"""Restore tests: what the scratch job is, which snapshot is due, and how far it must go on."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from streamops import artifacts, scratch
+from streamops.definitions import Definition, load
+from streamops.errors import DefinitionError
+from streamops.names import checked
+from streamops.records import DriverStatus, StageStart, StageStatus, State
+from streamops.settings import REPOSITORY
+from streamops.snapshots.manifest import Manifest, ManifestStage
+from streamops.snapshots.marks import Check, Checks
+
+NOW = datetime(2026, 3, 1, tzinfo=UTC)
+MARK = 1_000_000_000
+
+
+@pytest.fixture(scope="module")
+def definition() -> Definition:
+    """The trade job with three stages of 1 s and 60 s windows."""
+    return load(REPOSITORY / "spark_jobs" / "trade_analyser" / "v2.yaml")
+
+
+def manifest(name: str = "s", days_old: float = 0, **watermarks: int | None) -> Manifest:
+    stages = {
+        stage: ManifestStage(offsets={"trades": {"0": 500}}, watermark_ms=at, start=StageStart(since_deployment=1))
+        for stage, at in watermarks.items()
+    }
+    return Manifest(
+        job="j",
+        name=name,
+        attempt=name,
+        created=NOW - timedelta(days=days_old),
+        live=True,
+        version="v2",
+        artifact_sha256="a",
+        runtime_sha256="r",
+        deployment=1,
+        epoch=1,
+        spark_version="4",
+        stages=stages,
+        objects=(),
+    )
+
+
+def checks(how: str = "read back", days_ago: float = 0, problem: str = "") -> Checks:
+    check = Check.model_validate(
+        {"how": how, "when": NOW - timedelta(days=days_ago), "attempt": "", "problem": problem}
+    )
+    return Checks(checks={how: check})
+
+
+@pytest.mark.parametrize("job", ["trades", "t" * 63])
+def test_a_scratch_name_is_a_job_name_of_its_own(job: str) -> None:
+    name = scratch.scratch_name(job)
+    assert checked("job", name) == name
+    assert name.startswith("scratch-")
+    assert name != scratch.scratch_name(job[:-1] + "x")
+
+
+def test_a_published_job_may_not_have_such_a_name(tmp_path) -> None:
+    source = REPOSITORY / "spark_jobs" / "trade_analyser"
+    (tmp_path / "trade_analyser.py").write_text((source / "trade_analyser.py").read_text())
+    (tmp_path / "v1.yaml").write_text((source / "v1.yaml").read_text().replace("trade-analyser", "scratch-mine"))
+    with pytest.raises(DefinitionError, match="belong to restore tests"):
+        artifacts.publish(None, tmp_path, "v1")
+
+
+def test_it_computes_the_same_and_writes_only_what_is_its_own(definition: Definition) -> None:
+    one, two = scratch.derived(definition, "one"), scratch.derived(definition, "two")
+    assert one.sources == definition.sources
+    assert {name: stage.recount for name, stage in one.stages.items()} == {
+        name: stage.recount for name, stage in definition.stages.items()
+    }
+    written = [set(scratch.measurements(item)) for item in (definition, one, two)]
+    assert all(len(names) == 3 for names in written)
+    assert len(set.union(*written)) == 9
+    assert one.snapshots is None
+    assert Definition.model_validate_json(one.canonical()) == one
+
+
+def test_the_newest_good_snapshot_is_due_once_a_week() -> None:
+    old, new, bad = manifest("old", 3), manifest("new", 2), manifest("bad", 1)
+    rows = [(new, checks()), (old, Checks()), (bad, checks(problem="an object is missing"))]
+    assert scratch.due(rows, NOW) == new
+    assert scratch.due([*rows[1:], (new, checks("restored", 8))], NOW) == new
+    assert scratch.due([(new, Checks()), (old, checks("restored", 6))], NOW) is None
+    assert scratch.due([(new, Checks()), (old, checks("restored", 6))], NOW, timedelta(0)) == new
+    assert scratch.due([(bad, checks("restored", 8, "wrong")), (old, Checks())], NOW) == old
+    assert scratch.due([(bad, checks(problem="x"))], NOW) is None
+    assert scratch.due([], NOW) is None
+
+
+def test_what_a_restore_found_wrong_is_not_made_good_by_intact_objects() -> None:
+    both = Checks(checks={**checks("restored", 2, "wrong results").checks, **checks("read back", 1).checks})
+    assert both.problem() == "wrong results"
+
+
+def test_events_are_read_from_before_the_windows_that_were_open(definition: Definition) -> None:
+    asked: list[tuple[str, int]] = []
+
+    def offsets_at(source: str, ms: int) -> dict[str, int]:
+        asked.append((source, ms))
+        return {"0": 77}
+
+    taken = manifest(avg_1s=MARK, avg_1m=MARK + 5, vol_1s=None)
+    since, after = scratch.recount_from(definition, taken, offsets_at)
+    assert after == {"avg_1s": MARK, "avg_1m": MARK + 5}
+    assert since == {"trades": {"0": 77}}
+    [(source, ms)] = asked
+    assert source == "trades"
+    assert ms == MARK + 5 - 60_000 - scratch.MARGIN_MS
+
+
+def at(definition: Definition, read: int, watermark_ms: int, **more: int) -> DriverStatus:
+    stage = StageStatus(commits=1, offsets={"trades": {"0": read}}, watermark_ms=watermark_ms)
+    stages = {name: stage.model_copy(update=more) for name in definition.stages}
+    return DriverStatus(
+        job="j", deployment=1, launch="l", holder="h", state=State.RUNNING, started=NOW, updated=NOW, stages=stages
+    )
+
+
+@pytest.mark.parametrize(
+    ("read", "gone_s", "done"),
+    [(501, 10, False), (501, 179, False), (501, 180, True), (900, 0, True), (899, 0, False)],
+)
+def test_it_goes_on_for_two_windows_and_a_minute_or_to_the_end(definition, read: int, gone_s: int, done: bool) -> None:
+    taken = manifest(**dict.fromkeys(definition.stages, MARK))
+    status = at(definition, read, MARK + gone_s * 1000)
+    missing = scratch.waiting_for(status, definition, taken, {"trades": {"0": 900}})
+    assert (not missing) == done
+    if not done:
+        assert any(text.startswith("avg_1m: ") for text in missing)
+
+
+def test_a_stage_without_a_batch_is_waited_for(definition: Definition) -> None:
+    taken = manifest(**dict.fromkeys(definition.stages, MARK))
+    ends = {"trades": {"0": 500}}
+    assert len(scratch.waiting_for(None, definition, taken, ends)) == 3
+    assert "its first batch" in scratch.waiting_for(at(definition, 500, MARK, commits=0), definition, taken, ends)[0]
+    quiet = at(definition, 500, MARK, commits=0, quiet=True)
+    assert scratch.waiting_for(quiet, definition, taken, ends) == []
