@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from fakes import object_server
-from fakes.spark_queries import expected
+from fakes.spark_queries import STEP_MS, expected
 from stack import builds
 from streamops import checkpoints, keys
 from streamops.adapters.object_store import ObjectStore
@@ -25,11 +25,12 @@ from streamops.settings import Settings
 
 QUERIES = ("tumble", "chain")
 LAST = 24  # the batch in which the first run dies
+FIRST = 10  # the first batch of which a live copy is made: full versions of the state were uploaded by then
 SCRIPT = Path(__file__).parent / "fakes" / "spark_queries.py"
 
 
-def start(settings: Settings, prefix: str, out: Path, last: int) -> subprocess.Popen:
-    """Run both queries until they kill themselves in batch ``last``."""
+def start(settings: Settings, out: Path, *runs: tuple[str, int]) -> subprocess.Popen:
+    """Run both queries below each prefix up to its last batch, and then kill them; each writes to ``out/PREFIX``."""
     driver = object_server.as_job(settings)
     environment = os.environ | {
         "SPARK_HOME": str(builds.spark_home()),
@@ -38,17 +39,19 @@ def start(settings: Settings, prefix: str, out: Path, last: int) -> subprocess.P
         "AWS_ACCESS_KEY_ID": driver.s3_access_key,
         "AWS_SECRET_ACCESS_KEY": driver.s3_secret_key.get_secret_value(),
     }
-    command = [sys.executable, str(SCRIPT), f"s3a://{settings.s3_bucket}/checkpoints/{prefix}", str(out), str(last)]
-    with (out.parent / f"{out.name}.log").open("w") as log:
+    command = [sys.executable, str(SCRIPT)]
+    for prefix, last in runs:
+        command += [f"s3a://{settings.s3_bucket}/checkpoints/{prefix}", str(out / prefix), str(last)]
+    with (out / "queries.log").open("a") as log:
         return subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
 
 
-def finish(process: subprocess.Popen, out: Path) -> None:
+def finish(process: subprocess.Popen, out: Path, seconds: float = 400) -> None:
     try:
-        code = process.wait(400)
+        code = process.wait(seconds)
     finally:
         process.kill()
-    assert code == -signal.SIGKILL, (out.parent / f"{out.name}.log").read_text()[-4000:]
+    assert code == -signal.SIGKILL, (out / "queries.log").read_text()[-4000:]
 
 
 def points(out: Path, query: str) -> dict[int, tuple[int, int]]:
@@ -68,33 +71,41 @@ def assert_exact(out: Path, query: str, at_least: int) -> None:
     assert found == {end: expected(query, end) for end in found}
 
 
-def copy_live(store: ObjectStore, process: subprocess.Popen, directory: Path) -> dict[str, checkpoints.Tail]:
-    """A copy of both checkpoints while their queries write."""
-    live: dict[str, checkpoints.Tail] = {}
-    deadline = time.monotonic() + 400
-    while len(live) < 2:
-        assert process.poll() is None, (directory / "first.log").read_text()[-4000:]
-        assert time.monotonic() < deadline, "no 14 batches in 400 s"
-        for query in set(QUERIES) - set(live):
-            head = checkpoints.position(store, f"checkpoints/first/{query}/")
-            if head is not None and head.batch >= 14:
-                copied = checkpoints.copy_last(store, f"checkpoints/first/{query}/", f"checkpoints/live/{query}/")
-                assert copied is not None
-                live[query] = copied[0]
-        time.sleep(0.1)
-    return live
+def written(out: Path, new: str, batches: dict[str, int]) -> None:
+    """What the first run had written up to the batch from which another continues."""
+    for query, batch in batches.items():
+        (out / new / query).mkdir(parents=True)
+        for path in (out / "first" / query).glob("*.json"):
+            if int(path.stem) <= batch:
+                shutil.copy(path, out / new / query)
+
+
+def copies_of(store: ObjectStore, process: subprocess.Popen, out: Path, count: int) -> list[dict[str, int]]:
+    """This many copies of both checkpoints while their queries write, each of later batches: the batches."""
+    found: list[dict[str, int]] = []
+    newest = dict.fromkeys(QUERIES, FIRST - 1)
+    deadline = time.monotonic() + 400 + 10 * count
+    while len(found) < count:
+        assert process.poll() is None, (out / "queries.log").read_text()[-4000:]
+        assert time.monotonic() < deadline, f"{len(found)} copies only; the queries are at {newest}"
+        heads = {query: checkpoints.position(store, f"checkpoints/first/{query}/") for query in QUERIES}
+        if not all(head and head.batch > newest[query] for query, head in heads.items()):
+            time.sleep(0.1)
+            continue
+        for query in QUERIES:
+            copied = checkpoints.copy_last(
+                store, f"checkpoints/first/{query}/", f"checkpoints/live{len(found)}/{query}/"
+            )
+            assert copied is not None
+            newest[query] = copied[0].batch
+        found.append(dict(newest))
+    return found
 
 
 @pytest.mark.more
-def test_real_queries_continue_exactly_from_a_crash_and_from_a_live_copy(bucket: Settings, tmp_path: Path) -> None:
+def test_real_queries_continue_exactly_from_a_crash(bucket: Settings, tmp_path: Path) -> None:
     store = ObjectStore(bucket)
-    process = start(bucket, "first", tmp_path / "first", LAST)
-    try:
-        live = copy_live(store, process, tmp_path)
-    except BaseException:
-        process.kill()
-        raise
-    finish(process, tmp_path / "first")
+    finish(start(bucket, tmp_path, ("first", LAST)), tmp_path)
     for query in QUERIES:
         found, copies = checkpoints.copy_last(
             store, f"checkpoints/first/{query}/", f"checkpoints/second/{query}/"
@@ -106,17 +117,32 @@ def test_real_queries_continue_exactly_from_a_crash_and_from_a_live_copy(bucket:
         assert any("/SSTs/" in path for path in paths)
         assert len(paths) < sum(1 for _ in store.list(f"checkpoints/first/{query}/")), "the tail is the whole directory"
         assert found.size == sum(item.size for item in copies)
-    for name in ("second", "live"):
-        out = tmp_path / f"out-{name}"
-        for query in QUERIES:
-            (out / query).mkdir(parents=True)
-            batch = LAST - 1 if name == "second" else live[query].batch
-            for path in (tmp_path / "first" / query).glob("*.json"):
-                if int(path.stem) <= batch:
-                    shutil.copy(path, out / query)
-        finish(start(bucket, name, out, LAST + 6), out)
-        assert_exact(out, "tumble", 7)
-        assert_exact(out, "chain", 5)
+    written(tmp_path, "second", dict.fromkeys(QUERIES, LAST - 1))
+    finish(start(bucket, tmp_path, ("second", LAST + 6)), tmp_path)
+    assert_exact(tmp_path / "second", "tumble", 7)
+    assert_exact(tmp_path / "second", "chain", 5)
+
+
+@pytest.mark.faults
+def test_every_copy_of_state_that_changes_with_each_batch_continues_exactly(
+    bucket: Settings, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    count = 50 if request.config.getoption("--seeds") > 1 else 3
+    process = start(bucket, tmp_path, ("first", FIRST + 20 * count))
+    try:
+        copies = copies_of(ObjectStore(bucket), process, tmp_path, count)
+    finally:
+        process.kill()
+        process.wait()
+    runs = []
+    for number, batches in enumerate(copies):
+        written(tmp_path, f"live{number}", batches)
+        runs.append((f"live{number}", max(batches.values()) + 8))
+    finish(start(bucket, tmp_path, *runs), tmp_path, seconds=400 + 60 * count)
+    for name, last in runs:
+        seconds = last * STEP_MS // 1000
+        assert_exact(tmp_path / name, "tumble", seconds - 2)
+        assert_exact(tmp_path / name, "chain", seconds - 6)
 
 
 class Made:

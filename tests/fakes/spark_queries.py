@@ -1,8 +1,11 @@
-"""Two stateful queries on real Spark, over a source whose rows are known in advance: ``CHECKPOINTS OUT LAST``.
+"""Two stateful queries on real Spark, over a source whose rows are known in advance.
 
-Rows come 50 a batch, batch ``k`` at second ``0.3 * k``, values counting up. Each query writes what it emits in batch
-``n`` to ``OUT/QUERY/n.json``. The process kills itself inside batch LAST of each query, after planning it and before
-its commit: what a crash leaves behind. Connection settings come from the environment.
+``CHECKPOINTS OUT LAST``: rows come 50 a batch, batch ``k`` at second ``0.3 * k``, values counting up. Each query writes
+what it emits in batch ``n`` to ``OUT/QUERY/n.json``. The process kills itself inside batch LAST of each query, after
+planning it and before its commit: what a crash leaves behind.
+
+Given several times, each continues from its own checkpoints up to its batch LAST, one after the other; then the
+process kills itself. Connection settings come from the environment.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import json
 import os
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
@@ -61,24 +65,36 @@ def queries(events: DataFrame) -> dict[str, DataFrame]:
     }
 
 
-def main(checkpoints: str, out: Path, last: int) -> None:
+def main(runs: list[tuple[str, Path, int]]) -> None:
     builder = SparkSession.builder.master("local[2]")
     for key, value in CONF.items():
         builder = builder.config(key, value)
     spark = builder.config("spark.hadoop.fs.s3a.endpoint", os.environ["ENDPOINT"]).getOrCreate()
+    for checkpoints, out, last in runs:
+        run(spark, checkpoints, out, last, then=kill if (checkpoints, out, last) == runs[-1] else None)
+
+
+def kill() -> None:
+    os.kill(os.getpid(), 9)
+
+
+def run(spark: SparkSession, checkpoints: str, out: Path, last: int, then: Callable[[], None] | None) -> None:
+    """Both queries until each is in batch ``last``, where ``then`` is called or else both are stopped."""
     reached: set[str] = set()
-    both = threading.Lock()
+    change = threading.Condition()
 
     def sink(query: str):
         def write(batch: DataFrame, number: int) -> None:
             rows = [(row.end, row.s, row.n) for row in batch.collect()]
             (out / query / f"{number:06d}.json").write_text(json.dumps(rows))
             if number >= last:
-                with both:
+                with change:
                     reached.add(query)
-                    if len(reached) == 2:
-                        os.kill(os.getpid(), 9)
-                threading.Event().wait()  # the other query's last batch ends the process
+                    change.notify_all()
+                    if len(reached) == 2 and then:
+                        then()
+                if then:
+                    threading.Event().wait()  # the other query's last batch ends the process
 
         return write
 
@@ -91,10 +107,18 @@ def main(checkpoints: str, out: Path, last: int) -> None:
         writer = queries(events)[name].writeStream.outputMode("append").trigger(processingTime="200 milliseconds")
         place = f"{checkpoints}/{name}"
         running.append(writer.option("checkpointLocation", place).foreachBatch(sink(name)).start())
-    spark.streams.awaitAnyTermination()
-    print([str(query.exception())[:2000] for query in running])
-    os._exit(3)
+    while len(reached) < 2:
+        with change:
+            change.wait(1)
+        if failed := [str(query.exception())[:2000] for query in running if query.exception()]:
+            print(failed, flush=True)
+            os._exit(3)
+    if then:
+        threading.Event().wait()
+    for query in running:
+        query.stop()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]))
+    given = sys.argv[1:]
+    main([(root, Path(out), int(last)) for root, out, last in zip(given[::3], given[1::3], given[2::3], strict=True)])
