@@ -1,0 +1,105 @@
+"""An archive of a snapshot, restored where nothing of its home is: in a second stack, empty, with keys of its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from kafka import KafkaProducer
+
+from fresh_job import FreshJob, wait_for, with_ledger
+from stack import lifecycle
+from streamops import snapshots
+from streamops.adapters.kafka import Ledger
+from streamops.adapters.object_store import ObjectStore
+from streamops.recount import recount_job
+from streamops.settings import Settings
+from support import Operator, works_again
+
+pytestmark = [pytest.mark.stack, pytest.mark.more]
+
+
+@dataclass(frozen=True)
+class Second:
+    """Another stack beside the one of all tests, with its own servers, data and secrets."""
+
+    first_home: Path
+    home: Path
+    settings: Settings
+
+
+@pytest.fixture
+def second(stack: Settings) -> Iterator[Second]:
+    first = Path(os.environ["STREAMOPS_HOME"])
+    home, offset = first.with_name("second-stack"), int(os.environ["STREAMOPS_PORT_OFFSET"]) + 5000
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("STREAMOPS_HOME", str(home))
+        patch.setenv("STREAMOPS_PORT_OFFSET", str(offset))
+        patch.setenv("STREAMOPS_ENV_FILE", str(home / "stack.env"))
+        try:
+            yield Second(first, home, lifecycle.up(home, generator=False))
+        finally:
+            lifecycle.down(home)
+            shutil.rmtree(home)  # empty the next time as well
+
+
+def streamops(home: Path, *arguments: str) -> str:
+    """The command line, as a person at that stack types it."""
+    environment = os.environ | {"STREAMOPS_ENV_FILE": str(home / "stack.env")}
+    command = [sys.executable, "-m", "streamops.cli.main", *arguments]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def copied(one: Settings, other: Settings, topic: str) -> int:
+    """The same events at the same offsets: what a mirror of the broker holds. Returns how many."""
+    events: list[tuple[int, bytes | None]] = []
+
+    def read(ledger: Ledger) -> None:
+        for block in ledger.read_blocks(topic, {"0": 0}, ledger.end_offsets(topic)):
+            events.extend(zip(block.timestamps, block.values, strict=True))
+
+    with_ledger(one, read)
+    with_ledger(other, lambda ledger: ledger.ensure_topic(topic))
+    producer = KafkaProducer(bootstrap_servers=other.kafka_bootstrap_servers, acks="all", linger_ms=50)
+    for timestamp, value in events:
+        producer.send(topic, value, partition=0, timestamp_ms=timestamp)
+    producer.flush(120)
+    producer.close()
+    assert with_ledger(other, lambda ledger: ledger.end_offsets(topic)) == {"0": len(events)}
+    return len(events)
+
+
+def test_an_archive_is_restored_on_a_second_empty_stack_and_goes_on_exactly(stack, second: Second, tmp_path):
+    job = FreshJob.publish(stack, tmp_path)
+    operator = Operator(stack)
+    with job.trades():
+        operator.run("deploy_job", job.name, version="v2")
+        job.caught_up()
+        operator.run("snapshot_job", job.name, snapshot="moves", cancel=True)
+        taken = snapshots.load(job.store, job.name, "moves")
+        wanted = job.end() + 20_000
+        wait_for(lambda: job.end() >= wanted, 60, "trades after the snapshot")
+    archive = tmp_path / "moves.tar"
+    assert "objects" in streamops(second.first_home, "snapshots", "export", f"{job.name}/moves", str(archive))
+    assert copied(stack, second.settings, job.name) >= wanted
+
+    told = streamops(second.home, "snapshots", "import", str(archive), "--trust")
+    assert "published now" in told
+    there = replace(job, settings=second.settings, store=ObjectStore(second.settings))
+    away = Operator(second.settings)
+    away.run("deploy_job", job.name, version="v2", from_snapshot="moves")
+    there.caught_up(200)
+    assert works_again(there)
+    after = {name: stage.watermark_ms or 0 for name, stage in taken.stages.items()}
+    report = recount_job(second.settings, there.store, job.name, after=after)
+    assert report.clean, report.reason
+    assert sum(item.expected for item in report.measurements) > 500
+    away.run("cancel_job", job.name)
