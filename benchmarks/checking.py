@@ -27,10 +27,10 @@ STREAMOPS = Path(sys.executable).with_name("streamops")
 def run(session: Session, times: int) -> dict[str, Any]:
     """Check and publish this many times beside v1. Seconds; batch durations in milliseconds."""
     session.to_v1()
-    with _batches(session) as undisturbed:
+    with batches(session) as undisturbed:
         time.sleep(UNDISTURBED_S)  # the interval of the measurement
     source = session.demo.options.directory
-    with tempfile.TemporaryDirectory() as scratch, _batches(session) as beside:
+    with tempfile.TemporaryDirectory() as scratch, batches(session) as beside:
         kinds: dict[str, Callable[[int], list[str]]] = {
             "check JOB VERSION": lambda number: ["check", JOB, "v2"],
             "check DIR --against JOB": lambda number: ["check", str(source), "v2", "--against", JOB],
@@ -40,17 +40,18 @@ def run(session: Session, times: int) -> dict[str, Any]:
     return {
         "times": times,
         "seconds": {name: {"median": median(found), "worst": max(found)} for name, found in took.items()},
-        "batch_ms": {"undisturbed": _spread(undisturbed), "beside checks": _spread(beside)},
+        "batch_ms": {"undisturbed": batch_spread(undisturbed), "beside checks": batch_spread(beside)},
     }
 
 
-def _spread(durations: Mapping[int, int]) -> dict[str, Any]:
+def batch_spread(durations: Mapping[int, int]) -> dict[str, Any]:
+    """How long batches took, in milliseconds."""
     found = spread(durations.values())
     return vars(found) if found else {}
 
 
 @contextmanager
-def _batches(session: Session) -> Iterator[dict[int, int]]:
+def batches(session: Session) -> Iterator[dict[int, int]]:
     """Batch -> milliseconds of ``avg_1s``, as its driver reports them meanwhile."""
     found: dict[int, int] = {}
     over = threading.Event()

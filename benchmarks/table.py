@@ -133,6 +133,41 @@ def checks() -> str | None:
     )
 
 
+def exports() -> str | None:
+    """Live exports beside a job, and the parts of a snapshot's life at about 1 GiB."""
+    result = load("exports")
+    if result is None:
+        return None
+    found, big = result["live"], result["big"]
+    batches = [
+        (name, *(item[key] for key in ("count", "p50", "p99", "worst"))) for name, item in found["batch_ms"].items()
+    ]
+    head = f"{found['exports']} live exports, one after the other, took {found['seconds']['median']:.2f} s each "
+    head += f"(median; worst {found['seconds']['worst']:.2f} s). The p99 of the job's batches was meanwhile "
+    head += f"{found['p99_ratio']:.2f} times that without (wanted: at most {result['goal_p99']}); beside "
+    head += f"{found['runs']} runs of `snapshot_job` in Airflow, whose tasks start on the same two cores, "
+    head += f"{found['p99_ratio_airflow']:.2f} times."
+    first, second = big["first"], big["second"]
+    rows = [
+        ("first export", f"{first['seconds']:.1f}", _mib(first["copied"])),
+        ("second export, after 1 % of the keys changed", f"{second['seconds']:.1f}", _mib(second["copied"])),
+        ("a plain copy of the checkpoint through the client, at the first", f"{big['plain_copy_s']:.1f}", ""),
+        ("the same at the second", f"{big['plain_copy_again_s']:.1f}", ""),
+        ("restore", f"{big['restore_s']:.1f}", _mib(second["size"])),
+        ("reading every byte back", f"{big['verify_s']:.1f}", _mib(second["size"])),
+    ]
+    tail = f"The second export over the first: {big['second_over_first_s']:.2f} of the time, "
+    tail += f"{big['second_over_first_bytes']:.2f} of the bytes (wanted: at most {result['goal_second']})."
+    return "\n\n".join(
+        [
+            head,
+            _table(("batches of `avg_1s` (ms)", "batches", "p50", "p99", "max"), batches),
+            _table((f"{first['objects']} objects, {_mib(first['size'])} MiB", "seconds", "MiB"), rows),
+            tail,
+        ]
+    )
+
+
 def cluster() -> str | None:
     """A killed worker, an outage, a node more and a node less."""
     result = load("cluster")
@@ -157,6 +192,10 @@ def cluster() -> str | None:
     return text + f"\n\nCatching up runs at {restart['times_the_rate']:.1f} times the rate of arrival."
 
 
+def _mib(value: int) -> str:
+    return f"{value / (1 << 20):,.0f}"
+
+
 def _gib(value: int | None) -> str:
     return "" if value is None else f"{value / GIB:.2f}"
 
@@ -172,5 +211,6 @@ TABLES = {
     "switch": switch,
     "memory": memory,
     "checks": checks,
+    "exports": exports,
     "cluster": cluster,
 }
