@@ -46,11 +46,13 @@ def shared(stack: Settings, operator: Operator, tmp_path_factory: pytest.TempPat
 
 
 def _publish_broken(job: FreshJob) -> None:
-    """A version that can be published, becomes warm, and whose every batch fails."""
+    """A version that can be published, becomes warm, whose state fits, and whose every batch fails."""
     directory = job.directory.parent / "broken"
     directory.mkdir()
     code = (job.directory / "trade_analyser.py").read_text()
-    code = code.replace('F.sum("price").alias("cents")', 'F.sum(F.raise_error(F.lit("broken"))).alias("cents")')
+    code = code.replace(
+        'F.sum("price").alias("cents")', 'F.sum(F.raise_error(F.lit("broken")).cast("bigint")).alias("cents")'
+    )
     (directory / "trade_analyser.py").write_text(code)
     definition = (job.directory / "v1.yaml").read_text()
     (directory / "broken.yaml").write_text(definition.replace("version: v1", "version: broken"))
