@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
 import pytest
 
 from streamops import artifacts, scratch
 from streamops.definitions import Definition, load
-from streamops.errors import DefinitionError
+from streamops.errors import DefinitionError, LockedError
 from streamops.names import checked
-from streamops.records import DriverStatus, StageStart, StageStatus, State
+from streamops.operations import Operation, Owner, Request
+from streamops.records import DriverStatus, JobRecord, StageStart, StageStatus, State, now
 from streamops.settings import REPOSITORY
 from streamops.snapshots.manifest import Manifest, ManifestStage
 from streamops.snapshots.marks import Check, Checks
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 MARK = 1_000_000_000
+RUN = Owner(kind="airflow", dag_id="verify_snapshots", run_id="one")
+OTHER_RUN = Owner(kind="airflow", dag_id="verify_snapshots", run_id="two")
+COMMAND = Owner(kind="cli", run_id="three")
 
 
 @pytest.fixture(scope="module")
@@ -144,3 +150,39 @@ def test_a_stage_without_a_batch_is_waited_for(definition: Definition) -> None:
     assert "its first batch" in scratch.waiting_for(at(definition, 500, MARK, commits=0), definition, taken, ends)[0]
     quiet = at(definition, 500, MARK, commits=0, quiet=True)
     assert scratch.waiting_for(quiet, definition, taken, ends) == []
+
+
+class Asked:
+    """An engine of which only the last operation on the scratch job is known, and whether its owner has finished."""
+
+    def __init__(self, owner: Owner, over: bool | None, minutes: float = 0) -> None:
+        self.store = self.ports = self.owners = self
+        moment = now() - timedelta(minutes=minutes)
+        asked = Request(runbook="deploy_job", job="scratch-j", version="v1")
+        self.last = Operation(id="op", request=asked, owner=owner, created=moment, updated=moment)
+        self.over = over
+
+    def get(self, key: str) -> object:
+        return SimpleNamespace(body=JobRecord(job="scratch-j", changed_by="op").model_dump_json().encode(), etag="e")
+
+    def find(self, job: str, operation: str) -> Operation:
+        return self.last
+
+    def finished(self, owner: Owner) -> bool | None:
+        return self.over
+
+
+@pytest.mark.parametrize(
+    ("owner", "over", "minutes", "refused"),
+    [
+        (RUN, False, 60, False),  # an earlier try of the same run
+        (OTHER_RUN, False, 60, True),
+        (OTHER_RUN, True, 0, False),
+        (COMMAND, None, 1, True),
+        (COMMAND, None, 60, False),
+    ],
+)
+def test_two_tests_of_one_job_do_not_take_the_scratch_job_from_each_other(owner, over, minutes, refused) -> None:
+    expected = pytest.raises(LockedError, match="right now") if refused else nullcontext()
+    with expected:
+        scratch._refuse_anothers(Asked(owner, over, minutes), "scratch-j", RUN)

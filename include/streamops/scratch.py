@@ -295,6 +295,7 @@ def clear(settings: Settings, engine: Engine, job: str, owner: Owner, say: Say =
         StreamOpsError: it could not be removed, and is found again the next time.
     """
     store, name = engine.store, scratch_name(job)
+    _refuse_anothers(engine, name, owner)
     held = locks.read(store, name)
     if held is not None and held.value.operation and held.value.owner == owner:
         own = engine.find(name, held.value.operation)
@@ -321,6 +322,19 @@ def clear(settings: Settings, engine: Engine, job: str, owner: Owner, say: Say =
     _run(engine, request("delete_job", job=name), owner)
     say(f"{name} is removed with its points")
     return True
+
+
+def _refuse_anothers(engine: Engine, name: str, owner: Owner) -> None:
+    """Raises LockedError when whoever last changed the scratch job is still at its test."""
+    record = jobs.record(engine.store, name)
+    last = engine.find(name, record.changed_by) if record is not None and record.changed_by else None
+    if last is None or last.owner == owner:
+        return
+    over = engine.ports.owners.finished(last.owner)
+    if over is None:  # outside Airflow nobody knows, but a test does not take longer than this
+        over = now() - last.updated > timedelta(seconds=2 * LIMIT_S)
+    if not over:
+        raise LockedError(f"{last.owner.label()} tests with {name} right now; wait for it to end.")
 
 
 def _tomorrow_ms() -> int:

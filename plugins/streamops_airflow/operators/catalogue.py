@@ -156,4 +156,8 @@ class ClearScratchOperator(OperationMixin, JobsOperator):
     def do(self, context: Context, store: Any, job: str, wrong: list[str]) -> Any:
         """Remove one job's; usually there is nothing."""
         settings, owner = StreamOpsHook().settings, runs.owner(context, "schedule")
-        return {"removed": scratch.clear(settings, self.engine(context), job, owner, self.log.info)}
+        try:
+            return {"removed": scratch.clear(settings, self.engine(context), job, owner, self.log.info)}
+        except LockedError as error:
+            self.log.info("%s", error)
+            return {"removed": False}
