@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from statistics import median
 from typing import Any
 
 from benchmarks.session import Session
+from streamops import artifacts, keys, records
 from streamops.adapters.nodes import SupervisedNodes
 from streamops.cluster.membership import present
 from streamops.cluster.view import host_of
@@ -15,7 +20,7 @@ from streamops.demo import JOB, RATE, RUNBOOKS, until
 from streamops.follow import request
 from streamops.freshness import longest_pause
 from streamops.operations import Operation
-from streamops.records import DriverStatus
+from streamops.records import DriverStatus, State
 
 OUTAGE_S = 60.0
 QUIET_S = 40.0
@@ -36,20 +41,52 @@ def run(session: Session, times: int) -> dict[str, Any]:
     session.caught_up()
     shrunk = _pause(session, lambda: _scaled(session, 2, without=_free_node(session, nodes)))
     session.caught_up()
-    kills = []
-    for number in range(times):
-        kills.append(kill(session, nodes))
-        print(f"killed {number + 1} of {times}: first new point after {kills[-1]['seconds']:.1f} s", flush=True)
-        session.caught_up()
-        until(lambda: len(_members(nodes)) == 2, 90, "the killed worker does not come back; see 'make status'")
+    kills = _kills(session, nodes, times)
+    restart = outage(session)
+    with_second_driver(session)
+    pairs = _kills(session, nodes, times, ready=lambda: _second_is_warm(session))
+    session.to_v2()
     return {
         "quiet_pause_s": quiet,
         "scale_out_pause_s": grown,
         "scale_in_pause_s": shrunk,
         "kills": kills,
         "kill_median_s": median(item["seconds"] for item in kills),
-        "restart": outage(session),
+        "second_driver_kills": pairs,
+        "second_driver_median_s": median(item["seconds"] for item in pairs),
+        "restart": restart,
     }
+
+
+def _kills(
+    session: Session, nodes: SupervisedNodes, times: int, ready: Callable[[], bool] = lambda: True
+) -> list[dict[str, Any]]:
+    found = []
+    for number in range(times):
+        until(ready, BACK_S, "no second driver is warm; is there room for one?")
+        found.append(kill(session, nodes))
+        print(f"killed {number + 1} of {times}: first new point after {found[-1]['seconds']:.1f} s", flush=True)
+        session.caught_up()
+        until(lambda: len(_members(nodes)) == 2, 90, "the killed worker does not come back; see 'make status'")
+    return found
+
+
+def with_second_driver(session: Session) -> None:
+    """Upgrade to v2 as it is, but with ``standby_driver: true``."""
+    text = (session.demo.options.directory / "v2.yaml").read_text(encoding="utf-8")
+    with tempfile.TemporaryDirectory() as scratch:
+        directory = Path(shutil.copytree(session.demo.options.directory, Path(scratch) / JOB))
+        changed = text.replace("version: v2", "version: v2-pair") + "standby_driver: true\n"
+        (directory / "v2-pair.yaml").write_text(changed, encoding="utf-8")
+        artifacts.publish(session.demo.store, directory, "v2-pair")
+    session.upgrade("v2-pair")
+    session.caught_up()
+
+
+def _second_is_warm(session: Session) -> bool:
+    launch = session.demo.record().launch
+    found = records.read(session.demo.store, keys.second_driver(JOB, launch), DriverStatus) if launch else None
+    return found is not None and found.value.state is State.STANDBY
 
 
 def kill(session: Session, nodes: SupervisedNodes) -> dict[str, Any]:

@@ -184,6 +184,10 @@ def cluster() -> str | None:
             f"{result['kill_median_s']:.1f}",
         ),
         *((f"… of it, {name}", f"{seconds:.1f}") for name, seconds in phases.items()),
+        (
+            f"the same with `standby_driver: true`, median of {len(result['second_driver_kills'])}",
+            f"{result['second_driver_median_s']:.1f}",
+        ),
         ("restart after 60 s of outage: from the trigger to the end of the runbook", f"{restart['seconds']:.1f}"),
         ("… of it, from the job's start to caught up", f"{restart['started_and_caught_up_s']:.1f}"),
         (f"… of it, processing {restart['events']:,} trades", f"{restart['catch_up_s']:.1f}"),
