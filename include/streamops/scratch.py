@@ -247,6 +247,7 @@ def _continued(
         topics={source: place for source, place in original.topics.items() if source in topics},
         addresses={source: place for source, place in original.topics.items() if source not in topics},
         library=used.label if used else None,
+        healthy_timeout_s=int(2 * LIMIT_S),  # beside everything else, with nobody who waits for its results
     )
     _run(engine, deploy, owner)
     _wait(engine, manifest, definition, ends, say)
