@@ -52,7 +52,7 @@ def second(stack: Settings) -> Iterator[Second]:
 def streamops(home: Path, *arguments: str) -> str:
     """The command line, as a person at that stack types it."""
     environment = os.environ | {"STREAMOPS_ENV_FILE": str(home / "stack.env")}
-    command = [sys.executable, "-m", "streamops.cli.main", *arguments]
+    command = [Path(sys.executable).with_name("streamops"), *arguments]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
