@@ -23,8 +23,8 @@ executors for some minutes; without that room the log says so, and it is tried t
 - *What continued from it is wrong*: the snapshot was restored, and a recount of what the scratch job wrote does not
   agree with the topic; the log names the windows. Do not go back to this snapshot. Recount the real job (`streamops
   recount JOB`): if it is wrong as well, its state was wrong before.
-- *The scratch job did not start or go on*: nothing is noted. Read its log (`streamops logs scratch-JOB`); the cluster
-  may be too busy. What is left of it is removed by the last task, or else by the next run.
+- *The scratch job did not start or go on*: nothing is noted. The cluster may be too busy; to look into it, deploy the
+  snapshot as a fork. What is left of the test is removed by the last task, or else by the next run.
 - *Local Spark does not work here* (no Java, no memory, no room): nothing is noted.
 - *The object store does not answer*: nothing is noted; it is tried again.
 """

@@ -55,6 +55,7 @@ def operation(runbook: str, done: int, state: str = "running", **asked: object) 
         (replace(GONE, record=RECORD.model_copy(update={"desired": "stopped"})), "nothing", "should not run"),
         (replace(GONE, record=RECORD.model_copy(update={"paused": True})), "nothing", "paused"),
         (replace(GONE, record=None), "nothing", "should not run"),
+        (replace(GONE, record=RECORD.model_copy(update={"job": "scratch-sums"})), "nothing", "restore test"),
         (replace(GONE, lock="held"), "nothing", "an operation works on it"),
         (replace(GONE, cluster=ClusterRecord(state="stopped")), "nothing", "the cluster is stopped"),
         (replace(GONE, cluster=ClusterRecord(state="starting")), "nothing", "the cluster is starting"),

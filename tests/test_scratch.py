@@ -86,6 +86,7 @@ def test_it_computes_the_same_and_writes_only_what_is_its_own(definition: Defini
     assert all(len(names) == 3 for names in written)
     assert len(set.union(*written)) == 9
     assert one.snapshots is None
+    assert scratch.is_scratch(one)
     assert Definition.model_validate_json(one.canonical()) == one
 
 
@@ -150,6 +151,24 @@ def test_a_stage_without_a_batch_is_waited_for(definition: Definition) -> None:
     assert "its first batch" in scratch.waiting_for(at(definition, 500, MARK, commits=0), definition, taken, ends)[0]
     quiet = at(definition, 500, MARK, commits=0, quiet=True)
     assert scratch.waiting_for(quiet, definition, taken, ends) == []
+    silent = at(definition, 0, MARK, commits=0, quiet=True, offsets={})  # no event came since the snapshot
+    assert scratch.waiting_for(silent, definition, taken, ends) == []
+    assert scratch.waiting_for(silent, definition, taken, {"trades": {"0": 501}}) != []
+    assert scratch.waiting_for(silent, definition, taken, {**ends, "others": {"0": 9}}) == []  # read by no stage
+
+
+def test_only_what_a_restore_test_has_published_is_ever_removed(definition: Definition) -> None:
+    theirs = definition.model_copy(update={"job": "scratch-j"})
+    marked = theirs.model_copy(update={"description": scratch.derived(definition, "t").description})
+    assert not scratch.is_scratch(theirs)
+    assert not scratch.is_scratch(marked)
+
+
+def test_stages_that_write_updates_are_not_compared(definition: Definition) -> None:
+    update = {name: stage.model_copy(update={"output": "update"}) for name, stage in definition.stages.items()}
+    changed = definition.model_copy(update={"stages": {**definition.stages, "vol_1s": update["vol_1s"]}})
+    taken = manifest(avg_1s=MARK, vol_1s=MARK)
+    assert scratch.recount_from(changed, taken, lambda source, ms: {})[1] == {"avg_1s": MARK}
 
 
 class Asked:

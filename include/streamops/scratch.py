@@ -7,21 +7,23 @@ else reads them, and at the end they go with the job. What was left by a test th
 from __future__ import annotations
 
 import hashlib
+import re
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 
-from streamops import archives, artifacts, jobs, keys, locks, records
+from streamops import archives, artifacts, jobs, keys, locks, records, snapshots
 from streamops.adapters.influx import Points
 from streamops.adapters.object_store import ObjectStore
+from streamops.artifacts import ArtifactManifest
 from streamops.definitions import Definition, Sink, Stage, milliseconds
-from streamops.engine import Engine
-from streamops.errors import LockedError, RefusedError, SnapshotRefusedError, StreamOpsError, UnhealthyError
+from streamops.engine import Engine, list_operations
+from streamops.errors import LockedError, NotFoundError, RefusedError, SnapshotRefusedError, UnhealthyError
 from streamops.follow import request
 from streamops.names import SCRATCH
 from streamops.operations import Owner, Request
-from streamops.records import FINAL, DriverStatus, Offsets, now
+from streamops.records import FINAL, Deployment, DriverStatus, Offsets, now
 from streamops.settings import Settings
 from streamops.snapshots import catalogue, marks
 from streamops.snapshots.manifest import Manifest
@@ -29,11 +31,17 @@ from streamops.snapshots.marks import Check, Checks
 
 Say = Callable[[str], None]
 FRESH = timedelta(days=7)  # a job of which a snapshot was restored since then is left alone
-LIMIT_S = 300.0  # how long the scratch job may take to go on far enough
+LIMIT_S = 300.0  # after which what the scratch job has done by then is judged
+STOP_S = 180  # a driver that ends its batches gets longer than it needs, and one that was queued time to come
 LEAST_MS = 60_000  # of event time that it must go on, and two windows at least, unless the events end before
-MARGIN_MS = 10_000  # of events before a window's start: one that is read from its middle is not compared
+# Of events that are read before a window begins: one that is read from its middle is not compared, and a partition may
+# have had no event for a while.
+MARGIN_MS = 120_000
 _LONGEST_NAME = 63
+_MARK = "Restore test of "
+_OWN = re.compile(r"scratch_[0-9a-f]{8}_.*")
 _LOOK_S, _SAY_S = 1.0, 10.0
+_FAR_MS = 4_102_444_800_000  # the year 2100: points of open windows lie in the future
 
 
 def scratch_name(job: str) -> str:
@@ -51,7 +59,8 @@ def derived(definition: Definition, test: str) -> Definition:
     return definition.model_copy(
         update={
             "job": scratch_name(definition.job),
-            "description": f"Restore test of {definition.job} {definition.version}; removed when it ends.",
+            "description": f"{_MARK}{definition.job} {definition.version}; removed when it ends.",
+            "trigger": None,
             "stages": {name: _moved(stage, test) for name, stage in definition.stages.items()},
             "standby_driver": False,
             "snapshots": None,
@@ -72,6 +81,12 @@ def _own(sink: Sink, test: str) -> Sink:
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def is_scratch(definition: Definition) -> bool:
+    """Whether a version is a restore test's, and not a job's that has such a name for another reason."""
+    own = definition.job.startswith(SCRATCH) and definition.description.startswith(_MARK)
+    return own and all(_OWN.fullmatch(name) for name in measurements(definition))
 
 
 def measurements(definition: Definition) -> list[str]:
@@ -100,7 +115,8 @@ def recount_from(
     """From where the ledger is read, and after which window of each stage points are compared.
 
     Windows that were open in the snapshot count as well, since their state is what it holds; so events are read from
-    before they began.
+    before they began. A stage that writes updates is left out: what the real job has written of an open window is not
+    written again when no event follows.
 
     Args:
         offsets_at: source and time in milliseconds -> the first offset of each partition since then.
@@ -112,7 +128,7 @@ def recount_from(
     earliest: dict[str, int] = {}
     for name, stage in definition.stages.items():
         held = manifest.stages.get(name)
-        if stage.recount is None or held is None or not held.watermark_ms:
+        if stage.recount is None or stage.output != "append" or held is None or not held.watermark_ms:
             continue
         after[name] = held.watermark_ms
         reach = milliseconds(stage.recount.window) + milliseconds(stage.recount.delay) + MARGIN_MS
@@ -137,15 +153,24 @@ def waiting_for(
         if found is None or not (found.commits or found.quiet):
             told.append(f"{name}: its first batch")
             continue
-        if all(
-            found.offsets.get(source, {}).get(part, 0) >= end for source in ends for part, end in ends[source].items()
-        ):
+        if _at_the_end({**(held.offsets if held else {}), **found.offsets}, ends):
             continue
         wanted = LEAST_MS + (2 * milliseconds(stage.recount.window) if stage.recount else 0)
         gone = (found.watermark_ms or 0) - (held.watermark_ms or 0) if held and held.watermark_ms else 0
         if gone < wanted:
             told.append(f"{name}: {max(0, gone) / 1000:.0f} of {wanted / 1000:.0f} s")
     return told
+
+
+def _at_the_end(read: Offsets, ends: Mapping[str, Mapping[str, int]]) -> bool:
+    """Whether a stage has read all that there was, of the sources that it reads."""
+    return all(
+        read[source].get(part, 0) >= end for source in ends if source in read for part, end in ends[source].items()
+    )
+
+
+class NotTestableError(RefusedError):
+    """A snapshot cannot be tested now, for a reason that says nothing of it; nothing was begun."""
 
 
 def restore(
@@ -155,59 +180,76 @@ def restore(
 
     Raises:
         NotFoundError: there is no such snapshot.
-        SnapshotRefusedError: it cannot be restored, or what continued from it is not what the events give.
-        RefusedError: there is no room for one more driver; nothing was begun.
+        SnapshotRefusedError: it is not intact, or what continued from it is not what the events give.
+        NotTestableError: there is no room for one more driver, or the topic no longer holds what it continues with.
+        RefusedError: another job has the scratch job's name, or the version was changed after it was published.
         LockedError: another test of this job is at work.
         UnhealthyError: the scratch job did not start or go on, which may be the cluster's fault: nothing is noted.
     """
     store, began = engine.store, time.monotonic()
     manifest = catalogue.load(store, job, name)
+    version = artifacts.load_manifest(store, job, manifest.version)
     clear(settings, engine, job, owner, say)
-    definition = _publish(store, manifest, test=f"{name}-{uuid.uuid4().hex}")
-    problem = details = ""
+    if not engine.ports.submitter.room_for(version.definition.resources):
+        raise NotTestableError(
+            f"The cluster has no room for one more driver of {job} with its executors, so {job}/{name} is not "
+            "restored; scale out, or choose a time when fewer jobs run."
+        )
+    original = _deployed(store, manifest, say)
+    topics = jobs.topics(version.definition, original.topics if original else {})
     try:
-        if not engine.ports.submitter.room_for(definition.resources):
-            raise RefusedError(
-                f"The cluster has no room for one more driver of {job} with its executors, so {job}/{name} is not "
-                "restored; scale out, or choose a time when fewer jobs run."
-            )
+        snapshots.require_usable(
+            manifest, job, fork=False, topics=topics, beginning=engine.ports.ledger.beginning_offsets
+        )
+    except SnapshotRefusedError as error:
+        raise NotTestableError(str(error)) from error
+    definition = _publish(store, manifest, version, test=f"{name}-{uuid.uuid4().hex}")
+    try:
         say(f"{job}/{name}: restored into {definition.job}, which writes {', '.join(measurements(definition))}")
+        problem = details = ""
         try:
-            details, problem = _continued(settings, engine, manifest, definition, owner, say)
+            details, problem = _continued(settings, engine, manifest, definition, original, topics, owner, say)
         except SnapshotRefusedError as error:
             problem = str(error)
+        check = Check(
+            how="restored",
+            when=now(),
+            attempt=manifest.attempt,
+            problem=problem,
+            objects=len(manifest.objects),
+            size=manifest.size,
+            seconds=round(time.monotonic() - began, 3),
+            details=details,
+        )
+        marks.note(store, job, name, check)
     finally:
         clear(settings, engine, job, owner, say)
-    check = Check(
-        how="restored",
-        when=now(),
-        attempt=manifest.attempt,
-        problem=problem,
-        objects=len(manifest.objects),
-        size=manifest.size,
-        seconds=round(time.monotonic() - began, 3),
-        details=details,
-    )
-    marks.note(store, job, name, check)
     if problem:
         raise SnapshotRefusedError(f"Snapshot {job}/{name} was restored for a test: {problem}; use another snapshot.")
     say(f"{job}/{name}: restored and continued in {check.seconds:.0f} s, {details}")
     return check
 
 
-def _publish(store: ObjectStore, manifest: Manifest, test: str) -> Definition:
+def _deployed(store: ObjectStore, manifest: Manifest, say: Say) -> Deployment | None:
+    """The deployment it was taken of, with its params and topics; None for one of another installation."""
+    found = records.read(store, keys.deployment(manifest.job, manifest.deployment), Deployment)
+    if found is not None and found.value.artifact_sha256 == manifest.artifact_sha256:
+        return found.value
+    say(f"Deployment {manifest.deployment} of {manifest.job} is not known here: its version's own settings are used")
+    return None
+
+
+def _publish(store: ObjectStore, manifest: Manifest, version: ArtifactManifest, test: str) -> Definition:
     """Put the scratch job's version where drivers find it: the code that the snapshot was taken with.
 
     Raises:
-        NotFoundError: the version is not published any more.
-        SnapshotRefusedError: what is published is not what the snapshot was taken with.
+        RefusedError: what is published is not what the snapshot was taken with.
     """
-    version = artifacts.load_manifest(store, manifest.job, manifest.version)
     body = store.get(keys.artifact(manifest.job, manifest.version)).body
     if archives.sha256(body) != manifest.artifact_sha256:
-        raise SnapshotRefusedError(
+        raise RefusedError(
             f"Snapshot {manifest.job}/{manifest.name} was taken with other code than what {manifest.version} holds "
-            "now; somebody changed the published version."
+            "now, so it is not tested; somebody changed the published version."
         )
     definition = derived(version.definition, test)
     packed = archives.pack({**archives.unpack(body), "definition.json": definition.canonical().encode()})
@@ -226,14 +268,20 @@ def _publish(store: ObjectStore, manifest: Manifest, test: str) -> Definition:
 
 
 def _continued(
-    settings: Settings, engine: Engine, manifest: Manifest, definition: Definition, owner: Owner, say: Say
+    settings: Settings,
+    engine: Engine,
+    manifest: Manifest,
+    definition: Definition,
+    original: Deployment | None,
+    topics: Mapping[str, str],
+    owner: Owner,
+    say: Say,
 ) -> tuple[str, str]:
     """Deploy, wait, stop and recount. Returns what was compared, and what is wrong with it."""
     from streamops.recount import recount_job  # loads much that those who only look have no use for
 
     store, ledger = engine.store, engine.ports.ledger
-    original = jobs.deployment(store, manifest.job, manifest.deployment)
-    topics = jobs.topics(definition, original.topics)
+    places = original.topics if original else {}
     ends = {source: dict(ledger.end_offsets(topic)) for source, topic in topics.items()}
     since, after = recount_from(definition, manifest, lambda source, ms: ledger.offsets_at(topics[source], ms))
     used = manifest.shared_library
@@ -243,45 +291,55 @@ def _continued(
         version=definition.version,
         from_snapshot=f"{manifest.job}/{manifest.name}",
         fork=True,
-        params=original.params,
-        topics={source: place for source, place in original.topics.items() if source in topics},
-        addresses={source: place for source, place in original.topics.items() if source not in topics},
+        params=original.params if original else {},
+        topics={source: place for source, place in places.items() if source in topics},
+        addresses={source: place for source, place in places.items() if source not in topics},
+        accept_loss=tuple(definition.stages),  # the same code and values: what is not known to fit fits all the same
         library=used.label if used else None,
         healthy_timeout_s=int(2 * LIMIT_S),  # beside everything else, with nobody who waits for its results
     )
     _run(engine, deploy, owner)
     _wait(engine, manifest, definition, ends, say)
-    _run(engine, request("cancel_job", job=definition.job), owner)
+    _run(engine, request("cancel_job", job=definition.job, stop_timeout_s=STOP_S), owner)
     if not after:
         return "it goes on; no stage of it can be recounted", ""
-    report = recount_job(settings, store, definition.job, since=since, after=after)
-    compared = sum(item.expected for item in report.measurements)
-    if not compared:
+    compared = [sink.influxdb.measurement for name in after for sink in definition.stages[name].sinks if sink.influxdb]
+    report = recount_job(settings, store, definition.job, since=since, measurements=compared, after=after)
+    _refuse_anothers(engine, definition.job, owner)  # whoever took it over has removed points as well
+    if any(item.off for item in report.measurements):
+        examples = [text for item in report.measurements for text in item.examples]
+        return "", f"what continued from it is wrong: {report.reason} ({'; '.join(examples[:3])})"
+    points = sum(item.expected for item in report.measurements)
+    if not points:
         return "it goes on; no window was closed since, so nothing was compared", ""
-    examples = [text for item in report.measurements for text in item.examples]
-    wrong = any(item.off for item in report.measurements)
-    problem = f"what continued from it is wrong: {report.reason} ({'; '.join(examples[:3])})" if wrong else ""
-    return f"{report.events:,} events recounted, {compared:,} points of {len(report.measurements)} stages", problem
+    return f"{report.events:,} events recounted, {points:,} points of {len(report.measurements)} stages", ""
 
 
 def _wait(
     engine: Engine, manifest: Manifest, definition: Definition, ends: Mapping[str, Mapping[str, int]], say: Say
 ) -> None:
-    """Wait until the scratch job has gone on far enough. Raises UnhealthyError."""
+    """Wait until the scratch job has gone on far enough, or for some minutes: what it has done by then is judged.
+
+    Raises:
+        UnhealthyError: it ended by itself, or was removed meanwhile.
+    """
     deadline, told = time.monotonic() + LIMIT_S, time.monotonic()
     while True:
         record = jobs.record(engine.store, definition.job)
-        status = jobs.status(engine.store, definition.job, record.launch) if record and record.launch else None
+        if record is None or record.launch is None:
+            raise UnhealthyError(f"{definition.job} was removed while it was tested; test again.")
+        status = jobs.status(engine.store, definition.job, record.launch)
         missing = waiting_for(status, definition, manifest, ends)
         if not missing:
             return
         if status is not None and status.state in FINAL:
-            raise UnhealthyError(f"{definition.job} ended by itself: {status.reason or status.state}; read its log.")
-        if time.monotonic() > deadline:
             raise UnhealthyError(
-                f"{definition.job} did not go on far enough in {LIMIT_S:.0f} s ({'; '.join(missing)}); "
-                "look whether the cluster keeps up."
+                f"{definition.job} ended by itself: {status.reason or status.state}. Deploy the snapshot as a fork to "
+                "look into it."
             )
+        if time.monotonic() > deadline:
+            say(f"{definition.job} has had {LIMIT_S:.0f} s; not reached: {'; '.join(missing)}")
+            return
         if time.monotonic() - told > _SAY_S:
             say(f"{definition.job} goes on: {'; '.join(missing)}")
             told = time.monotonic()
@@ -292,37 +350,67 @@ def clear(settings: Settings, engine: Engine, job: str, owner: Owner, say: Say =
     """Remove the scratch job of a job with its points; False when there is none.
 
     Raises:
+        RefusedError: the job of that name is not a restore test's.
         LockedError: somebody else is testing right now.
-        StreamOpsError: it could not be removed, and is found again the next time.
+        UnhealthyError: a driver of it has not ended; it was told to, and the next test removes what is left.
     """
     store, name = engine.store, scratch_name(job)
+    found = [artifacts.load_manifest(store, name, version).definition for version in artifacts.versions(store, name)]
+    if not all(is_scratch(definition) for definition in found):
+        raise RefusedError(f"{name} is a job of its own, so restore tests of {job} have no place; rename it.")
     _refuse_anothers(engine, name, owner)
     held = locks.read(store, name)
-    if held is not None and held.value.operation and held.value.owner == owner:
-        own = engine.find(name, held.value.operation)
-        try:  # an earlier try of this very test died: what it had begun comes to an end first
-            if own is not None:
-                engine.run(own.request, owner, own.id)
-        except LockedError:
-            raise
-        except StreamOpsError as error:
-            say(f"{name}: {error}")
+    if held is not None and held.value.operation and held.value.owner == owner:  # an earlier try of this very test
+        engine.fail(name, held.value.operation, "its restore test died")
+        engine.undo(name, held.value.operation)
+        engine.release(name, held.value.operation)
     record = jobs.record(store, name)
     if record is not None and record.desired == "running":
-        _run(engine, request("cancel_job", job=name), owner)
-    versions = artifacts.versions(store, name)
-    if record is None and not versions:
+        try:
+            _run(engine, request("cancel_job", job=name, stop_timeout_s=STOP_S), owner)
+        except UnhealthyError as error:
+            say(str(error))
+    if record is None and not found:
         return False
+    _await_end(engine, name)
     points = Points(settings, timeout_s=60)
     try:
-        for version in versions:
-            for measurement in measurements(artifacts.load_manifest(store, name, version).definition):
-                points.delete(measurement, 0, _tomorrow_ms())
+        for measurement in {one for definition in found for one in measurements(definition)}:
+            points.delete(measurement, 0, _FAR_MS)
     finally:
         points.close()
     _run(engine, request("delete_job", job=name), owner)
     say(f"{name} is removed with its points")
     return True
+
+
+def _await_end(engine: Engine, name: str) -> None:
+    """Wait until the cluster holds no driver of the scratch job: one that started later would find nothing to run.
+
+    Raises:
+        UnhealthyError: it still holds one.
+    """
+    deadline = time.monotonic() + STOP_S
+    while there := _drivers(engine, name):
+        if time.monotonic() > deadline:
+            raise UnhealthyError(
+                f"The cluster still holds {', '.join(there)} of {name}, which was told to stop; the next restore test "
+                "removes what is left."
+            )
+        time.sleep(_LOOK_S)
+
+
+def _drivers(engine: Engine, name: str) -> list[str]:
+    """The scratch job's drivers that the master holds, queued ones included."""
+    try:
+        master = engine.ports.nodes().master()
+    except NotFoundError:  # an installation without an inventory of nodes
+        return []
+    store = engine.store
+    known = {str(item.facts("submit").get("driver", "")) for item in list_operations(store, name)}
+    launches = keys.names_in(list(store.prefixes(keys.launches(name))))
+    known |= {status.driver for launch in launches if (status := jobs.status(store, name, launch))}
+    return sorted(driver.id for driver in master.drivers if driver.id in known)
 
 
 def _refuse_anothers(engine: Engine, name: str, owner: Owner) -> None:
@@ -338,14 +426,10 @@ def _refuse_anothers(engine: Engine, name: str, owner: Owner) -> None:
         raise LockedError(f"{last.owner.label()} tests with {name} right now; wait for it to end.")
 
 
-def _tomorrow_ms() -> int:
-    return int((now() + timedelta(days=1)).timestamp() * 1000)
-
-
 def _run(engine: Engine, asked: Request, owner: Owner) -> None:
     operation = engine.run(asked, owner, f"{asked.runbook}-{uuid.uuid4().hex[:12]}")
     if operation.state != "succeeded":
-        raise UnhealthyError(f"{asked.runbook} of {asked.job} ended as {operation.state}: {operation.reason}")
+        raise UnhealthyError(f"{asked.runbook} of {asked.job} is {operation.state}: {operation.reason}; test again.")
 
 
 def restore_due(
@@ -360,7 +444,7 @@ def restore_due(
     """Test-restore a job's newest good snapshot if it is time for that.
 
     Returns:
-        What was found wrong; empty when all was well, it was not time, or there was no room.
+        What was found wrong; empty when all was well, or nothing could be tested now, which is said.
 
     Raises:
         StreamOpsError: the test itself failed, which says nothing of the snapshot.
@@ -376,6 +460,6 @@ def restore_due(
         restore(settings, engine, job, chosen.name, owner, say)
     except SnapshotRefusedError as error:
         return str(error)
-    except (RefusedError, LockedError) as error:
+    except (NotTestableError, LockedError) as error:
         say(str(error))
     return ""

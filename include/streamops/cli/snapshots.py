@@ -17,7 +17,7 @@ from streamops.adapters.object_store import ObjectStore
 from streamops.cli import console, operations
 from streamops.cli.operations import Owners
 from streamops.definitions import Keep
-from streamops.errors import RefusedError, SnapshotRefusedError
+from streamops.errors import RefusedError, SnapshotRefusedError, UnhealthyError
 from streamops.names import checked
 from streamops.operations import Owner
 from streamops.records import now
@@ -231,7 +231,7 @@ def verify(
                 engine = operations.engine(settings, store, Owners(settings), say)
                 check = scratch.restore(settings, engine, job, name, owner(), say)
             found[f"{job}/{name}"] = check
-        except SnapshotRefusedError as error:
+        except (SnapshotRefusedError, RefusedError, UnhealthyError) as error:  # the next one may be all right
             found[f"{job}/{name}"] = str(error)
             wrong.append(str(error))
     if json:

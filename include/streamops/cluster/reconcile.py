@@ -13,6 +13,7 @@ from typing import Literal
 from streamops.cluster.membership import Master
 from streamops.cluster.presence import held, unclaimed
 from streamops.cluster.record import ClusterRecord
+from streamops.names import SCRATCH
 from streamops.operations import LEAVE_RUNNING, OVER, Operation
 from streamops.records import DriverStatus, JobRecord, State
 
@@ -58,6 +59,8 @@ def decide(look: Look) -> Action:
         return settle(look.operation)
     if look.cluster.state != "running":
         return Action("nothing", f"the cluster is {look.cluster.state}")
+    if record is not None and record.job.startswith(SCRATCH):
+        return Action("nothing", "it is a restore test's, which looks after it")
     if record is None or record.desired != "running" or not record.deployment or record.launch is None:
         return Action("nothing", "it should not run")
     if record.paused:

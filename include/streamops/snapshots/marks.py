@@ -9,11 +9,13 @@ from pydantic import BaseModel, ConfigDict
 
 from streamops import keys, records
 from streamops.adapters.object_store import ObjectStore
+from streamops.errors import ConflictError
 from streamops.records import now
 from streamops.snapshots import catalogue
 
 How = Literal["headers", "read back", "state", "restored"]
 _OBJECTS = ("headers", "read back")
+_TRIES = 10
 
 
 class Pin(BaseModel):
@@ -87,14 +89,29 @@ def pinned(store: ObjectStore, job: str, name: str) -> Pin | None:
 
 
 def note(store: ObjectStore, job: str, name: str, check: Check) -> None:
-    """Remember what a verification found."""
-    old = checks(store, job, name, check.attempt)
-    value = Checks(checks={**old.checks, check.how: check})
-    records.write(store, keys.snapshot_check(job, name), value)
+    """Remember what a verification found, beside what others find at the same time.
+
+    Raises:
+        ConflictError: others kept changing it.
+    """
+    key = keys.snapshot_check(job, name)
+    for _ in range(_TRIES):
+        found = records.read(store, key, Checks)
+        old = _of(found.value, check.attempt) if found else {}
+        value = Checks(checks={**old, check.how: check})
+        try:
+            records.write(store, key, value, over=found.etag if found else None, new=found is None)
+        except ConflictError:
+            continue
+        return
+    raise ConflictError(f"What was found of snapshot {job}/{name} keeps changing; verify it again.")
 
 
 def checks(store: ObjectStore, job: str, name: str, attempt: str) -> Checks:
     """What verifications found of this very snapshot, not of an earlier one of the name."""
     found = records.read(store, keys.snapshot_check(job, name), Checks)
-    known = found.value.checks if found else {}
-    return Checks(checks={how: check for how, check in known.items() if check.attempt == attempt})
+    return Checks(checks=_of(found.value, attempt) if found else {})
+
+
+def _of(found: Checks, attempt: str) -> dict[str, Check]:
+    return {how: check for how, check in found.checks.items() if check.attempt == attempt}

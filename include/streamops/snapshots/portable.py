@@ -30,6 +30,7 @@ from streamops.errors import (
     PublishedError,
     SnapshotRefusedError,
 )
+from streamops.names import SCRATCH
 from streamops.snapshots import catalogue, integrity
 from streamops.snapshots.manifest import Manifest, ManifestObject, decode, parse, validate
 
@@ -213,6 +214,8 @@ def _publish(
     source: Path,
 ) -> bool:
     """Publish the version of the archive here, unless it is; True if it was done now."""
+    if version.job.startswith(SCRATCH):
+        raise SnapshotRefusedError(f"{source} is of {version.job}; such names belong to restore tests, not to jobs.")
     key = keys.artifact_manifest(version.job, version.version)
     found = records.read(store, key, ArtifactManifest)
     if found and found.value.artifact_sha256 != version.artifact_sha256:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from streamops.submission import Submission
 
 # Another try may find these gone; every other refusal stands, and a retry would only repeat it.
-_MAY_PASS = (UnreachableError, ConflictError, LeaseLostError)
+MAY_PASS = (UnreachableError, ConflictError, LeaseLostError)
 _FINISHED = {"success": True, "failed": True, "queued": False, "running": False}
 
 
@@ -35,7 +35,7 @@ def plain_errors(failed: Callable[[str], None] = lambda reason: None) -> Iterato
     """
     try:
         yield
-    except _MAY_PASS as error:
+    except MAY_PASS as error:
         raise AirflowException(str(error)) from error
     except StreamOpsError as error:
         failed(str(error))

@@ -6,18 +6,18 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 from streamops import housekeeping, scheduled, scratch
 from streamops import jobs as job_state
-from streamops.errors import LockedError
+from streamops.errors import LockedError, StreamOpsError
 from streamops.names import checked
 from streamops.records import now
 from streamops.schedules import Due
 from streamops.snapshots import verification
 from streamops_airflow import assets, runs
 from streamops_airflow.hooks.streamops import StreamOpsHook
-from streamops_airflow.operators.base import OperationMixin, fence, finished, plain_errors
+from streamops_airflow.operators.base import MAY_PASS, OperationMixin, fence, finished, plain_errors
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -69,18 +69,22 @@ class JobsOperator(BaseOperator):
     """Does something for the job of the form, or for every job; one that fails does not stop the others."""
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Do it. Raises AirflowFailException with everything that went wrong."""
+        """Do it. Raises AirflowFailException with everything that went wrong, or AirflowException if that may pass."""
         store = self.store(context)
         asked = context["params"].get("job")
         with plain_errors():
             jobs = [checked("job", asked)] if asked else job_state.names(store)
         wrong: list[str] = []
         facts: dict[str, Any] = {}
+        again = False
         for job in jobs:
-            with plain_errors(wrong.append):
+            try:
                 facts[job] = self.do(context, store, job, wrong)
+            except StreamOpsError as error:
+                wrong.append(f"{job}: {error}")
+                again |= isinstance(error, MAY_PASS)
         if wrong:
-            raise AirflowFailException(" | ".join(wrong))
+            raise (AirflowException if again else AirflowFailException)(" | ".join(wrong))
         return facts
 
     def store(self, context: Context) -> Any:
