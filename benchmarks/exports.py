@@ -13,8 +13,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from pydantic import SecretStr
+
 from benchmarks.checking import batch_spread, batches
 from benchmarks.session import Session
+from stack.layout import Layout
+from stack.private import read_pairs
 from streamops import checkpoints, keys, local_spark, records, snapshots
 from streamops.adapters.object_store import ObjectStore
 from streamops.cli import operations
@@ -22,6 +26,7 @@ from streamops.demo import JOB
 from streamops.follow import request
 from streamops.operations import Owner
 from streamops.records import Deployment, JobRecord, StageStart, now
+from streamops.settings import Settings
 from streamops.snapshots import Origin, verification
 
 UNDISTURBED_S = 120.0
@@ -74,7 +79,7 @@ def live(session: Session, times: int) -> dict[str, Any]:
 def big(session: Session) -> dict[str, Any]:
     """A checkpoint of about 1 GiB, and what each thing that is done with it takes, beside a plain copy."""
     store = session.demo.store
-    root = ObjectStore(session.demo.settings.for_retention())
+    root = ObjectStore(_as_root(session.demo.settings))
     _forget(root)
     place = keys.stage(BIG, 1, 1, STAGE)
     deployment = Deployment(
@@ -146,8 +151,15 @@ def _through_the_client(store: ObjectStore, source: str, target: str) -> None:
             pass
 
 
+def _as_root(settings: Settings) -> Settings:
+    """All rights, as Spark's local driver needs them to write a checkpoint and this to remove it again."""
+    pairs = read_pairs(Layout.find().env_file)
+    root = {"s3_access_key": pairs["MINIO_ROOT_USER"], "s3_secret_key": SecretStr(pairs["MINIO_ROOT_PASSWORD"])}
+    return settings.model_copy(update=root)
+
+
 def _fill(session: Session, scratch: str, place: str, parts: int, rows: int, first: int) -> None:
-    settings = session.demo.settings
+    settings = _as_root(session.demo.settings)
     environment = local_spark.environment() | {
         "SPARK_HOME": str(settings.spark_home),
         "PYSPARK_PYTHON": sys.executable,
