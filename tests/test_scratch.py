@@ -82,7 +82,7 @@ def test_it_computes_the_same_and_writes_only_what_is_its_own(definition: Defini
     assert {name: stage.recount for name, stage in one.stages.items()} == {
         name: stage.recount for name, stage in definition.stages.items()
     }
-    written = [set(scratch.measurements(item)) for item in (definition, one, two)]
+    written = [set(item.measurements) for item in (definition, one, two)]
     assert all(len(names) == 3 for names in written)
     assert len(set.union(*written)) == 9
     assert one.snapshots is None

@@ -82,8 +82,7 @@ def cost(
             if sink.influxdb and name in present.stages:
                 mark = manifest.stages[name].watermark_ms
                 rewritten[sink.influxdb.measurement] = None if mark is None else moment(mark)
-    written = {s.influxdb.measurement for stage in target.stages.values() for s in stage.sinks if s.influxdb}
-    before = [s.influxdb.measurement for stage in present.stages.values() for s in stage.sinks if s.influxdb]
+    written = set(target.measurements)
     return Cost(
         snapshot=f"{manifest.job}/{manifest.name}",
         taken=manifest.created,
@@ -92,7 +91,7 @@ def cost(
         again=again,
         first=first,
         rewritten=rewritten,
-        frozen=tuple(dict.fromkeys(name for name in before if name not in written)),
+        frozen=tuple(name for name in present.measurements if name not in written),
         stands=dict(stands),
         exact=exact,
     )

@@ -288,6 +288,12 @@ class Definition(_Model):
                 raise ValueError(f"stages.{name}.recount: only a topic of JSON values can be recounted in these words")
         return self
 
+    @property
+    def measurements(self) -> tuple[str, ...]:
+        """Where its points are written, in the order of the stages, each once."""
+        sinks = [sink.influxdb for stage in self.stages.values() for sink in stage.sinks]
+        return tuple(dict.fromkeys(sink.measurement for sink in sinks if sink))
+
     def canonical(self) -> str:
         """The definition as JSON; parsing it again gives an equal definition."""
         return self.model_dump_json(by_alias=True, exclude_none=True)

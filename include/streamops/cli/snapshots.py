@@ -220,6 +220,7 @@ def verify(
     else:
         names = [(what, entry.name) for entry in catalogue.entries(store, checked("job", what))]
     say = (lambda line: None) if json else console.say
+    engine = operations.engine(settings, store, Owners(settings), say) if restore else None
     found: dict[str, object] = {}
     wrong = []
     for job, name in names:
@@ -227,8 +228,7 @@ def verify(
             check = verification.verify(store, job, name, say)
             if state:
                 check = verification.verify_state(store, job, name, say)
-            if restore:
-                engine = operations.engine(settings, store, Owners(settings), say)
+            if engine:
                 check = scratch.restore(settings, engine, job, name, owner(), say)
             found[f"{job}/{name}"] = check
         except (SnapshotRefusedError, RefusedError, UnhealthyError) as error:  # the next one may be all right

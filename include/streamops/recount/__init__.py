@@ -206,7 +206,7 @@ def _plans(
     from streamops import checkpoints
 
     wanted = set(measurements or ())
-    known = {sink.influxdb.measurement for stage in definition.stages.values() for sink in stage.sinks if sink.influxdb}
+    known = set(definition.measurements)
     if unknown := wanted - known:
         raise RefusedError(f"{', '.join(sorted(unknown))} is not written by {definition.job}; it has {sorted(known)}.")
     prefix = checkpoints.current_epoch_prefix(store, deployment.job, deployment.number)
