@@ -167,6 +167,15 @@ class Made:
         place = json.dumps({"topic": {"0": 10 * (number + 1)}})
         self.put(f"offsets/{number}", 'v2\n{"batchWatermarkMs":' + str(number) + "}\nclicks:" + place)
 
+    def full(self, number: int, identity: str) -> str:
+        """The full version of the state after a batch."""
+        body = io.BytesIO()
+        with zipfile.ZipFile(body, "w") as archive:
+            archive.writestr("metadata", "v1\n{}")
+        path = f"state/0/0/{number + 1}_{identity}.zip"
+        self.store.put(self.prefix + path, body.getvalue())
+        return path
+
     def paths(self) -> set[str]:
         tail = checkpoints.tail(self.store, self.prefix)
         return {tail.path(info) for info in tail.objects}
@@ -194,6 +203,23 @@ def test_of_two_files_of_one_version_the_committed_one_counts(bucket: Settings) 
     made.put("state/0/0/2_99999999-0000-0000-0000-000000000000.changelog")
     made.put("state/0/0/2_99999999-0000-0000-0000-000000000000.zip")
     assert {path for path in made.paths() if "/2_" in path} == {f"state/0/0/2_{kept}.changelog"}
+
+
+def test_batches_before_the_last_full_version_are_not_read(bucket: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A running query removes them, so each reading would be one more chance to meet a file that has just gone."""
+    made = Made(bucket)
+    for number in range(9):
+        identity = made.batch(number)
+        if number == 6:
+            full = made.full(number, identity)
+    read: set[str] = set()
+    get = made.store.get
+    monkeypatch.setattr(made.store, "get", lambda key: [read.add(key.removeprefix(made.prefix)), get(key)][1])
+    assert {path for path in made.paths() if path.startswith("state/")} == {
+        full,
+        *(f"state/0/0/{number + 1}_00000000-0000-0000-0000-{number:012d}.changelog" for number in (6, 7, 8)),
+    }
+    assert {path for path in read if path.startswith("commits/")} == {"commits/6", "commits/7", "commits/8"}
 
 
 @pytest.mark.parametrize(
@@ -253,10 +279,7 @@ def repartitioned(made: Made) -> list[str]:
     made.put(f"state/0/1/1_{second}.changelog")
     made.offsets(1)
     made.put("commits/1", "v2\n" + json.dumps({"stateUniqueIds": {"0": [[whole]]}}))
-    body = io.BytesIO()
-    with zipfile.ZipFile(body, "w") as archive:
-        archive.writestr("metadata", "v1\n{}")
-    made.store.put(f"{made.prefix}state/0/0/2_{whole}.zip", body.getvalue())
+    made.full(1, whole)
     return [first, second, whole]
 
 

@@ -157,10 +157,9 @@ class _Reader:
                 raise CheckpointError(f"{self.prefix}{path} is of state format 1; StreamOps writes format 2 only.")
         if not stores and self._ids(self.batch):
             raise CheckpointError(f"{self.prefix} has committed state but no state files; restore it from a snapshot.")
-        self._prefetch(stores)
-        for name, matches in stores.items():
-            if self._left_over(matches[0]):
-                continue
+        used = {name: matches for name, matches in stores.items() if not self._left_over(matches[0])}
+        self._prefetch(used)
+        for name, matches in used.items():
             files, base = self._state(name, matches)
             wanted |= files
             oldest = min(oldest, base - 1)
@@ -185,12 +184,11 @@ class _Reader:
         needed = self.batch + 1
         versions: dict[int, list[re.Match[str]]] = defaultdict(list)
         for match in matches:
-            if int(match["version"]) <= needed and self._counts(match):
-                versions[int(match["version"])].append(match)
+            versions[int(match["version"])].append(match)
         chosen: set[str] = set()
-        for version in range(needed, 0, -1):
-            found = versions.get(version)
-            if not found or not any(not match["sidecar"] for match in found):
+        for version in range(needed, 0, -1):  # older commits are not looked at: a running query may be removing them
+            found = [match for match in versions[version] if self._counts(match)]
+            if not any(not match["sidecar"] for match in found):
                 raise CheckpointError(
                     f"{self.prefix}{name} has no state of version {version} although batch {self.batch} needs it; "
                     "restore the job from a snapshot."
