@@ -120,14 +120,15 @@ def checks() -> str | None:
     result = load("checks")
     if result is None:
         return None
-    took = [(name, f"{item['median']:.1f}", f"{item['worst']:.1f}") for name, item in result["seconds"].items()]
+    took = [
+        (name, item["times"], f"{item['median']:.1f}", f"{item['worst']:.1f}")
+        for name, item in result["seconds"].items()
+    ]
     batches = [
         (name, *(item[key] for key in ("count", "p50", "p99", "worst"))) for name, item in result["batch_ms"].items()
     ]
-    head = f"{result['times']} of each.\n\n"
     return (
-        head
-        + _table(("seconds", "median", "worst"), took)
+        _table(("seconds", "times", "median", "worst"), took)
         + "\n\n"
         + _table(("batches of `avg_1s` (ms)", "batches", "p50", "p99", "max"), batches)
     )

@@ -274,19 +274,22 @@ def plans_with(store: ObjectStore, manifest: ArtifactManifest, library: LibraryU
     return fingerprints_of.read(found, manifest.definition.stages)
 
 
-def plans(directory: Path, version: str, library: Path | None = None) -> dict[str, Any]:
+def plans(directory: Path, version: str, library: Path | None = None, *, gives_way: bool = False) -> dict[str, Any]:
     """The fingerprints of a version's stages, after its plans were built and found sound.
 
     A process of its own asks local Spark: the core stays free of it.
 
     Args:
         library: where the job's shared library lies, if it has one.
+        gives_way: whether jobs that run on the same machine come first.
 
     Raises:
         DefinitionError: the code cannot run; says which stage and why.
     """
     try:
-        asked = local_spark.ask("validate", str(directory), version, timeout_s=VALIDATION_S, library=library)
+        asked = local_spark.ask(
+            "validate", str(directory), version, timeout_s=VALIDATION_S, library=library, gives_way=gives_way
+        )
     except TimeoutError:
         raise DefinitionError(
             f"Checking {directory} took longer than {VALIDATION_S} s; see what its code does on import."

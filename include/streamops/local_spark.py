@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from contextlib import suppress
@@ -12,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from streamops import archives
+
+NICE = 10  # its share beside busy work: a tenth; none at all would let a check run into its time limit
 
 
 @dataclass(frozen=True)
@@ -36,18 +39,44 @@ def environment(library: Path | None = None) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(places), "PYTHONDONTWRITEBYTECODE": "1"}
 
 
-def ask(module: str, *arguments: str, timeout_s: float, library: Path | None = None) -> Asked:
-    """Run a module to its end. Raises TimeoutError after ``timeout_s`` seconds."""
-    try:
-        done = subprocess.run(
-            command(module, *arguments),
-            env=environment(library), capture_output=True, text=True, timeout=timeout_s, check=False,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        raise TimeoutError from None
+def ask(module: str, *arguments: str, timeout_s: float, library: Path | None = None, gives_way: bool = False) -> Asked:
+    """Run a module to its end.
+
+    Args:
+        gives_way: whether jobs on the same machine come first; it may then take several times as long.
+
+    Raises:
+        TimeoutError: after ``timeout_s`` seconds.
+    """
+    with subprocess.Popen(
+        command(module, *arguments),
+        env=environment(library), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,  # its priority is then its own, and all of it can be ended at once
+    ) as process:  # fmt: skip
+        try:
+            if gives_way:
+                _give_way(process.pid)
+            stdout, stderr = process.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            raise TimeoutError from None
+        finally:
+            if process.returncode is None:
+                os.killpg(process.pid, signal.SIGKILL)  # its JVM as well
     answers = []
-    for line in done.stdout.splitlines():
+    for line in stdout.splitlines():
         with suppress(ValueError):  # a job's code may print as well
             if isinstance(answer := json.loads(line), dict):
                 answers.append(answer)
-    return Asked(done.returncode, answers, (done.stderr.strip().splitlines() or ["no message"])[-1])
+    return Asked(process.returncode, answers, (stderr.strip().splitlines() or ["no message"])[-1])
+
+
+def _give_way(pid: int) -> None:
+    """Let others come before a process that leads a session.
+
+    Where Linux shares the processor among sessions first (sched(7), *autogroup*), the priority of a process counts
+    only within its own, so that the session's is set too.
+    """
+    with suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, pid, NICE)
+    with suppress(OSError):  # no autogroups here
+        Path(f"/proc/{pid}/autogroup").write_text(str(NICE), encoding="ascii")

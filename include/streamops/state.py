@@ -283,7 +283,7 @@ def _fetch(store: ObjectStore, key: str, target: Path) -> None:
 def _ask(query: Query) -> list[dict[str, Any]]:
     """Every line that the reading process answered; the last one says that it is complete."""
     try:
-        asked = local_spark.ask("state", query.model_dump_json(), timeout_s=READ_S)
+        asked = local_spark.ask("state", query.model_dump_json(), timeout_s=READ_S, gives_way=True)
     except TimeoutError:
         raise UnhealthyError(
             f"Local Spark took longer than {READ_S} s to read the state; try on a free machine."

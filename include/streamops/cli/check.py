@@ -118,7 +118,7 @@ def _directory(directory: Path, version: str | None) -> tuple[str, Stages]:
         raise NotFoundError(f"{directory} is not a directory; give the directory that holds VERSION.yaml.")
     definition, _ = artifacts.collect(directory, version)
     library = libraries.beside(directory, definition.library) if definition.library else None
-    plans = artifacts.plans(directory, definition.version, library)
+    plans = artifacts.plans(directory, definition.version, library, gives_way=True)
     return f"{definition.job} {definition.version}", fingerprints.read(plans, definition.stages)
 
 
