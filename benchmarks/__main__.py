@@ -7,26 +7,25 @@ import time
 from statistics import median
 from typing import Any
 
-from benchmarks import checking, cluster, exports, machine, sustained, switch, table
+from benchmarks import checking, cluster, exports, large_state, machine, sustained, switch, table
 from benchmarks.memory import measure, supervisor_pid
 from benchmarks.session import Session, session
 from stack.layout import Layout
+
+KNOWN = ("sustained", "memory", "checks", "exports", "large-state", "switch", "cluster", "table")
 
 
 def main() -> None:
     """Entry point."""
     parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
-    parser.add_argument(
-        "what", nargs="*", help="sustained, memory, checks, exports, switch, cluster, table; default: all of them"
-    )
+    parser.add_argument("what", nargs="*", help=f"{', '.join(KNOWN)}; default: all of them")
     parser.add_argument("--minutes", type=float, default=5.0, help="of the sustained measurement (default: 5)")
     parser.add_argument("--times", type=int, default=5, help="switches of each kind (default: 5)")
     parser.add_argument("--settle", type=float, default=20.0, help="seconds of traffic between switches (default: 20)")
     chosen = parser.parse_args()
-    known = ("sustained", "memory", "checks", "exports", "switch", "cluster", "table")
-    if unknown := set(chosen.what) - set(known):
-        parser.error(f"there is no {', '.join(sorted(unknown))}; there are {', '.join(known)}")
-    wanted = [name for name in known if not chosen.what or name in chosen.what]
+    if unknown := set(chosen.what) - set(KNOWN):
+        parser.error(f"there is no {', '.join(sorted(unknown))}; there are {', '.join(KNOWN)}")
+    wanted = [name for name in KNOWN if not chosen.what or name in chosen.what]
     if wanted != ["table"]:
         with session() as running:
             if "sustained" in wanted:
@@ -37,6 +36,8 @@ def main() -> None:
                 _keep("checks", checking.run(running, chosen.times))
             if "exports" in wanted:
                 _keep("exports", exports.run(running, chosen.times))
+            if "large-state" in wanted:
+                _keep("large-state", large_state.run(running))
             if "switch" in wanted:
                 _keep("switch", switch.run(running, chosen.times, chosen.settle))
             if "cluster" in wanted:

@@ -135,38 +135,39 @@ def checks() -> str | None:
 
 
 def exports() -> str | None:
-    """Live exports beside a job, and the parts of a snapshot's life at about 1 GiB."""
-    result = load("exports")
-    if result is None:
+    """Live exports beside a job."""
+    found = load("exports")
+    if found is None:
         return None
-    found, big = result["live"], result["big"]
     batches = [
         (name, *(item[key] for key in ("count", "p50", "p99", "worst"))) for name, item in found["batch_ms"].items()
     ]
     head = f"{found['exports']} live exports, one after the other, took {found['seconds']['median']:.2f} s each "
     head += f"(median; worst {found['seconds']['worst']:.2f} s). The p99 of the job's batches was meanwhile "
-    head += f"{found['p99_ratio']:.2f} times that without (wanted: at most {result['goal_p99']}); beside "
+    head += f"{found['p99_ratio']:.2f} times that without (wanted: at most {found['goal_p99']}); beside "
     head += f"{found['runs']} runs of `snapshot_job` in Airflow, whose tasks start on the same two cores, "
     head += f"{found['p99_ratio_airflow']:.2f} times."
-    first, second = big["first"], big["second"]
+    return f"{head}\n\n{_table(('batches of `avg_1s` (ms)', 'batches', 'p50', 'p99', 'max'), batches)}"
+
+
+def large_state() -> str | None:
+    """The parts of a snapshot's life at about 1 GiB."""
+    found = load("large-state")
+    if found is None:
+        return None
+    first, second = found["first"], found["second"]
     rows = [
         ("first export", f"{first['seconds']:.1f}", _mib(first["copied"])),
         ("second export, after 1 % of the keys changed", f"{second['seconds']:.1f}", _mib(second["copied"])),
-        ("a plain copy of the checkpoint through the client, at the first", f"{big['plain_copy_s']:.1f}", ""),
-        ("the same at the second", f"{big['plain_copy_again_s']:.1f}", ""),
-        ("restore", f"{big['restore_s']:.1f}", _mib(second["size"])),
-        ("reading every byte back", f"{big['verify_s']:.1f}", _mib(second["size"])),
+        ("a plain copy of the checkpoint through the client, at the first", f"{found['plain_copy_s']:.1f}", ""),
+        ("the same at the second", f"{found['plain_copy_again_s']:.1f}", ""),
+        ("restore", f"{found['restore_s']:.1f}", _mib(second["size"])),
+        ("reading every byte back", f"{found['verify_s']:.1f}", _mib(second["size"])),
     ]
-    tail = f"The second export over the first: {big['second_over_first_s']:.2f} of the time, "
-    tail += f"{big['second_over_first_bytes']:.2f} of the bytes (wanted: at most {result['goal_second']})."
-    return "\n\n".join(
-        [
-            head,
-            _table(("batches of `avg_1s` (ms)", "batches", "p50", "p99", "max"), batches),
-            _table((f"{first['objects']} objects, {_mib(first['size'])} MiB", "seconds", "MiB"), rows),
-            tail,
-        ]
-    )
+    tail = f"The second export over the first: {found['second_over_first_s']:.2f} of the time, "
+    tail += f"{found['second_over_first_bytes']:.2f} of the bytes (wanted: at most {found['goal_second']})."
+    title = f"{first['objects']} objects, {_mib(first['size'])} MiB"
+    return f"{_table((title, 'seconds', 'MiB'), rows)}\n\n{tail}"
 
 
 def cluster() -> str | None:
@@ -217,5 +218,6 @@ TABLES = {
     "memory": memory,
     "checks": checks,
     "exports": exports,
+    "large-state": large_state,
     "cluster": cluster,
 }
