@@ -133,10 +133,12 @@ def _snapshot(case: Case) -> dict[str, Any]:
     record, store = case.existing(), case.ports.store
     name = case.operation.snapshot
     snapshots.require_free_name(store, case.job, name)
-    version = _running_version(case, record)
-    size = _size(case, record, version.definition)
+    facts = {"snapshot": name, "version": record.version, "deployment": record.deployment}
+    if not case.operation.request.cancel:  # nothing is stopped for it, so that the export itself can still refuse
+        return facts
+    size = _size(case, record, _running_version(case, record).definition)
     snapshots.require_space(size, case.ports.free_bytes())
-    return {"snapshot": name, "version": record.version, "deployment": record.deployment, "bytes": size}
+    return facts | {"bytes": size}
 
 
 def _cancel(case: Case) -> dict[str, Any]:

@@ -12,9 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from streamops import archives
-
-NICE = 10  # its share beside busy work: a tenth; none at all would let a check run into its time limit
+from streamops import archives, priority
 
 
 @dataclass(frozen=True)
@@ -55,7 +53,7 @@ def ask(module: str, *arguments: str, timeout_s: float, library: Path | None = N
     ) as process:  # fmt: skip
         try:
             if gives_way:
-                _give_way(process.pid)
+                priority.lower(process.pid)
             stdout, stderr = process.communicate(timeout=timeout_s)
         except subprocess.TimeoutExpired:
             raise TimeoutError from None
@@ -68,15 +66,3 @@ def ask(module: str, *arguments: str, timeout_s: float, library: Path | None = N
             if isinstance(answer := json.loads(line), dict):
                 answers.append(answer)
     return Asked(process.returncode, answers, (stderr.strip().splitlines() or ["no message"])[-1])
-
-
-def _give_way(pid: int) -> None:
-    """Let others come before a process that leads a session.
-
-    Where Linux shares the processor among sessions first (sched(7), *autogroup*), the priority of a process counts
-    only within its own, so that the session's is set too.
-    """
-    with suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, pid, NICE)
-    with suppress(OSError):  # no autogroups here
-        Path(f"/proc/{pid}/autogroup").write_text(str(NICE), encoding="ascii")

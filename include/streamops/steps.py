@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from streamops import (
@@ -20,6 +21,7 @@ from streamops import (
     keys,
     leases,
     libraries,
+    priority,
     receipts,
     records,
     removal,
@@ -438,7 +440,8 @@ def _export(work: Work, *, live: bool, also_to: str | None = None, also_stages: 
     step = "export_and_restore" if also_to else "export"
     attempt = f"{work.operation.id}-{work.operation.steps[step].tries}"
     began = time.monotonic()
-    manifest = snapshots.export(
+    act = partial(
+        snapshots.export,
         store,
         deployment,
         work.operation.snapshot,
@@ -452,6 +455,7 @@ def _export(work: Work, *, live: bool, also_to: str | None = None, also_stages: 
         fingerprints=verdicts.stored(version, deployment.params),
         say=work.say,
     )
+    manifest = priority.in_background(act) if live else act()
     store.put(keys.snapshot_draft(work.job, attempt), manifest.model_dump_json().encode())
     seconds = round(time.monotonic() - began, 3)
     return {

@@ -1,14 +1,16 @@
-"""Local Spark in a process of its own: it gives way, and nothing of it is left."""
+"""What is done beside the jobs of a machine gives way to them."""
 
 from __future__ import annotations
 
 import os
+import threading
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from streamops import local_spark
+from streamops import local_spark, priority
 from streamops.demo import until
 from streamops.template import write_new
 
@@ -33,20 +35,35 @@ def processes(mark: str) -> list[str]:
     return found
 
 
-def test_it_runs_at_a_low_priority(tmp_path: Path) -> None:
+def test_local_spark_gives_way(tmp_path: Path) -> None:
     job = tmp_path / "clicks"
     write_new(job)
     with (job / "clicks.py").open("a", encoding="utf-8") as code:
         code.write(CODE)
     asked = local_spark.ask("validate", str(job), "v1", timeout_s=300, gives_way=True)
-    assert asked.answers[0]["nice"] == local_spark.NICE, asked
-    assert asked.answers[0]["session"] in (str(local_spark.NICE), None)
-    assert os.nice(0) < local_spark.NICE  # who asks keeps its own
+    assert asked.answers[0]["nice"] == max(os.nice(0), priority.NICE), asked
+    assert asked.answers[0]["session"] in (str(priority.NICE), None)
 
 
-def test_nothing_of_it_runs_on_after_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_of_local_spark_runs_on_after_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mark = uuid.uuid4().hex
     monkeypatch.setenv("STREAMOPS_TEST_MARK", mark)
     with pytest.raises(TimeoutError):
         local_spark.ask("validate", str(tmp_path), "v1", timeout_s=0.5)
     until(lambda: not processes(mark), 30, "a process of local Spark is still there")
+
+
+def test_what_is_done_in_the_background_has_a_low_priority_and_the_caller_keeps_its_own() -> None:
+    def own() -> int:
+        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    def inherited() -> int:
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(own).result()
+
+    before = own()
+    lowered = max(before, priority.NICE)
+    assert priority.in_background(lambda: (own(), inherited())) == (lowered, lowered)
+    assert own() == before
+    with pytest.raises(KeyError, match="gone"):
+        priority.in_background(lambda: {}["gone"])
