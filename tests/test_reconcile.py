@@ -8,9 +8,10 @@ import pytest
 
 from fakes.nodes import PAGE
 from streamops.adapters.nodes import parse_master
-from streamops.cluster.membership import DOWN
-from streamops.cluster.reconcile import Look, decide, programs, settle, wants_second
+from streamops.cluster.membership import DOWN, Master
+from streamops.cluster.reconcile import Look, decide, programs, settle, shares_worker, wants_second
 from streamops.cluster.record import ClusterRecord
+from streamops.definitions import Resources
 from streamops.follow import request
 from streamops.operations import Operation, Owner, StepRecord, plan
 from streamops.records import DriverStatus, JobRecord, State, now
@@ -143,3 +144,32 @@ WORKS = replace(GONE, speaks=True, master=master("driver-1"))
 def test_when_a_job_gets_a_second_driver(look: Look, second: str | None, wanted: bool) -> None:
     said = STATUS.model_copy(update={"driver": second, "state": State.STANDBY}) if second else None
     assert wants_second(look, said) is wanted
+
+
+def two_workers(first: str, second: str, free: int = 2048, state: str = "ALIVE") -> Master:
+    """Both drivers, each on a worker; the worker ``b`` has this much memory free."""
+    other = WORKER | {"id": "b", "memoryused": WORKER["memory"] - free, "state": state}
+    active = [
+        {"id": name, "worker": worker, "state": "RUNNING"}
+        for name, worker in (("driver-1", first), ("driver-2", second))
+    ]
+    return parse_master({"status": "ALIVE", "workers": [WORKER, other], "activedrivers": active})
+
+
+@pytest.mark.parametrize(
+    ("look", "state", "expected"),
+    [
+        (replace(WORKS, master=two_workers("w", "w")), State.STANDBY, True),
+        (replace(WORKS, master=two_workers("w", "b")), State.STANDBY, False),
+        (replace(WORKS, master=two_workers("w", "w")), State.STARTING, False),  # it warms up: let it first
+        (replace(WORKS, master=two_workers("w", "w", free=500)), State.STANDBY, False),  # nowhere else to go
+        (replace(WORKS, master=two_workers("w", "w", state="DEAD")), State.STANDBY, False),
+        (replace(WORKS, master=two_workers("", "")), State.STANDBY, False),  # both wait for a worker
+        (replace(WORKS, master=two_workers("w", "w"), speaks=False), State.STANDBY, False),  # it is needed now
+        (replace(WORKS, master=two_workers("w", "w"), lock="held"), State.STANDBY, False),
+    ],
+)
+def test_when_a_second_driver_stands_where_it_is_of_little_use(look: Look, state: State, expected: bool) -> None:
+    said = STATUS.model_copy(update={"driver": "driver-2", "state": state})
+    assert shares_worker(look, said, Resources()) is expected
+    assert not shares_worker(look, None, Resources())

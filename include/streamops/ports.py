@@ -22,6 +22,9 @@ class Submitter(Protocol):
     def submit(self, submission: Submission) -> str:
         """Spark's id of the driver, which is only a hint."""
 
+    def end_driver(self, driver: str) -> None:
+        """End a driver for good. Raises UnreachableError."""
+
     def room_for(self, resources: Resources) -> bool:
         """Whether one more driver with all its executors fits beside what runs."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import uuid
 from collections.abc import Mapping
 
 from pyspark.errors import PySparkException
@@ -42,7 +43,8 @@ def run_all(
 ) -> None:
     """Run all stages at once; what goes wrong here is logged and otherwise of no consequence."""
     enough = threading.Event()
-    prefix = keys.warm_up(definition.job, launch)
+    # Of its own: what another driver of the launch left, or still writes, would keep the queries from starting.
+    prefix = f"{keys.warm_up(definition.job, launch)}{uuid.uuid4().hex}/"
     queries: list[StreamingQuery] = []
     try:
         for name, function in functions.items():
@@ -61,9 +63,9 @@ def run_all(
         log.warning("warm-up was left out: %s", str(error).splitlines()[0][:300])
     finally:
         try:
-            store.delete([info.key for info in store.list(prefix)])
+            store.delete([info.key for info in store.list(keys.warm_up(definition.job, launch))])
         except StreamOpsError as error:
-            log.warning("%s is not removed: %s", prefix, error)
+            log.warning("what the warm-up wrote is not removed: %s", error)
 
 
 def _recent(spark: SparkSession, definition: Definition, function: StageFunction, where: Places) -> DataFrame:

@@ -94,6 +94,9 @@ class Cluster:
         self.processes.append((submission.launch, process))
         return f"driver-{len(self.processes)}"
 
+    def end_driver(self, driver: str) -> None:
+        self.processes[int(driver.removeprefix("driver-")) - 1][1].kill()
+
     def room_for(self, resources: Resources) -> bool:
         return self.room
 

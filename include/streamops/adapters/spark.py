@@ -71,6 +71,23 @@ class SparkSubmitter:
             ) from error
         return parse_master(data)
 
+    def end_driver(self, driver: str) -> None:
+        """Have the master end a driver, and not start it again; one that it does not hold is let be.
+
+        Raises:
+            UnreachableError: the master does not answer, or refuses.
+        """
+        form = {"id": driver, "terminate": "true"}
+        try:
+            answer = httpx.post(f"{self.settings.spark_ui.rstrip('/')}/driver/kill/", data=form, timeout=5)
+            if answer.is_error:
+                answer.raise_for_status()
+        except httpx.HTTPError as error:
+            raise UnreachableError(
+                f"The Spark master at {self.settings.spark_ui} did not end {driver} ({type(error).__name__}); "
+                "check that it runs ('make status'), and that its page may end drivers (spark.ui.killEnabled)."
+            ) from error
+
     def room_for(self, resources: Resources) -> bool:
         """Whether one more driver with all its executors fits beside what runs."""
         return fits(self.master(), resources)

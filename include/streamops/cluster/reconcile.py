@@ -13,9 +13,11 @@ from typing import Literal
 from streamops.cluster.membership import Master
 from streamops.cluster.presence import held, unclaimed
 from streamops.cluster.record import ClusterRecord
+from streamops.definitions import Resources
 from streamops.names import SCRATCH
 from streamops.operations import LEAVE_RUNNING, OVER, Operation
 from streamops.records import DriverStatus, JobRecord, State
+from streamops.submission import mebibytes
 
 Kind = Literal["nothing", "wait", "finish", "take back", "start"]
 Lock = Literal["free", "held", "abandoned"]
@@ -86,16 +88,40 @@ def wants_second(look: Look, second: DriverStatus | None) -> bool:
     Args:
         second: what the second driver said last.
     """
+    if not _works(look):
+        return False
+    if second is not None and any(driver.id == second.driver for driver in look.master.drivers):
+        return False
+    return not unclaimed(look.master, [look.status, second, *look.others])  # one that starts may be it
+
+
+def shares_worker(look: Look, second: DriverStatus | None, resources: Resources) -> bool:
+    """Whether a second driver is warm on the worker of the first, although another worker has room for it.
+
+    The master puts a driver on any worker with room, by chance; one that hosts both takes both along when it dies.
+    """
+    if not _works(look) or look.status is None or second is None or second.state is not State.STANDBY:
+        return False
+    hosts = {driver.id: driver.worker for driver in look.master.drivers}
+    host = hosts.get(second.driver)
+    if not host or host != hosts.get(look.status.driver):
+        return False
+    return any(
+        worker.cores - worker.cores_used >= 1
+        and worker.memory - worker.memory_used >= mebibytes(resources.driver_memory)
+        for worker in look.master.workers
+        if worker.state == "ALIVE" and worker.id != host
+    )
+
+
+def _works(look: Look) -> bool:
+    """Whether a job does what it should, and nobody else works on it or on the cluster."""
     record, status = look.record, look.status
     if look.lock != "free" or look.cluster.state != "running" or look.master.status != "ALIVE":
         return False
     if record is None or record.desired != "running" or record.paused:
         return False
-    if status is None or status.state is not State.RUNNING or not look.speaks or status.launch != record.launch:
-        return False
-    if second is not None and any(driver.id == second.driver for driver in look.master.drivers):
-        return False
-    return not unclaimed(look.master, [status, second, *look.others])  # one that starts may be it
+    return status is not None and status.state is State.RUNNING and look.speaks and status.launch == record.launch
 
 
 def settle(operation: Operation) -> Action:

@@ -161,7 +161,14 @@ class Reconciler:
             if not version.definition.standby_driver:
                 return []
             found = records.read(ports.store, keys.second_driver(record.job, record.launch), DriverStatus)
-            if not reconcile.wants_second(look, found.value if found else None):
+            second = found.value if found else None
+            if second is not None and reconcile.shares_worker(look, second, version.definition.resources):
+                ports.submitter.end_driver(second.driver)  # the next pass starts another one
+                return self._said(
+                    f"{record.job}: its second driver, {second.driver}, is ended, because it is on the worker of the "
+                    "first; another one is started, and the master may choose another worker for it"
+                )
+            if not reconcile.wants_second(look, second):
                 return []
             if not ports.submitter.room_for(version.definition.resources):
                 return []
