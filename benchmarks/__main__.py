@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Callable
 from statistics import median
 from typing import Any
 
@@ -11,8 +12,6 @@ from benchmarks import checking, cluster, exports, large_state, machine, sustain
 from benchmarks.memory import measure, supervisor_pid
 from benchmarks.session import Session, session
 from stack.layout import Layout
-
-KNOWN = ("sustained", "memory", "checks", "exports", "large-state", "switch", "cluster", "table")
 
 
 def main() -> None:
@@ -28,20 +27,9 @@ def main() -> None:
     wanted = [name for name in KNOWN if not chosen.what or name in chosen.what]
     if wanted != ["table"]:
         with session() as running:
-            if "sustained" in wanted:
-                _keep("sustained", sustained.run(running, chosen.minutes * 60))
-            if "memory" in wanted:
-                _keep("memory", steady_memory(running))
-            if "checks" in wanted:
-                _keep("checks", checking.run(running, chosen.times))
-            if "exports" in wanted:
-                _keep("exports", exports.run(running, chosen.times))
-            if "large-state" in wanted:
-                _keep("large-state", large_state.run(running))
-            if "switch" in wanted:
-                _keep("switch", switch.run(running, chosen.times, chosen.settle))
-            if "cluster" in wanted:
-                _keep("cluster", cluster.run(running, chosen.times))
+            for name in wanted:
+                if name != "table":
+                    _keep(name, KINDS[name](running, chosen))
     if "table" in wanted:
         print(f"docs/performance.md: {', '.join(table.write()) or 'no results yet'}")
 
@@ -62,6 +50,21 @@ def steady_memory(running: Session, looks: int = 10) -> dict[str, Any]:
 
 def _keep(name: str, result: dict[str, Any]) -> None:
     print(f"{name}: {machine.save(name, result).name} written", flush=True)
+
+
+KINDS: dict[str, Callable[[Session, argparse.Namespace], dict[str, Any]]] = {
+    "sustained": lambda running, chosen: sustained.run(running, chosen.minutes * 60),
+    "memory": lambda running, chosen: steady_memory(running),
+    "checks": lambda running, chosen: checking.run(running, chosen.times),
+    "exports": lambda running, chosen: exports.run(running, chosen.times),
+    "large-state": lambda running, chosen: large_state.run(running),
+    "switch": lambda running, chosen: switch.run(running, chosen.times, chosen.settle),
+    "scale": lambda running, chosen: cluster.scale(running),
+    "kills": lambda running, chosen: cluster.kills(running, chosen.times),
+    "outage": lambda running, chosen: cluster.outage(running),
+    "second-driver": lambda running, chosen: cluster.second_driver(running, chosen.times),
+}
+KNOWN = (*KINDS, "table")
 
 
 if __name__ == "__main__":

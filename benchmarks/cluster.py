@@ -25,37 +25,47 @@ from streamops.records import DriverStatus, State
 OUTAGE_S = 60.0
 QUIET_S = 40.0
 BACK_S = 240.0
+APART_S = 900.0  # the master chooses workers by chance, and each try takes a minute or two
 CLUSTER_RUNBOOKS = (*RUNBOOKS, "shutdown_cluster", "restart_cluster", "scale_cluster")
 
 
-def run(session: Session, times: int) -> dict[str, Any]:
-    """All of it with v2; seconds."""
-    nodes = SupervisedNodes(session.demo.settings)
-    session.runbooks.wait_ready(CLUSTER_RUNBOOKS)
-    session.to_v2()
-    members = len(_members(nodes))
-    if members != 2:
-        _run(session, "scale_cluster", size=2)
+def scale(session: Session) -> dict[str, Any]:
+    """The longest time without a new point while a node joins, and while one leaves. Seconds."""
+    nodes = _ready(session)
     quiet = _pause(session, lambda: time.sleep(QUIET_S))  # the interval of the measurement
     grown = _pause(session, lambda: _scaled(session, 3))
     session.caught_up()
     shrunk = _pause(session, lambda: _scaled(session, 2, without=_free_node(session, nodes)))
     session.caught_up()
-    kills = _kills(session, nodes, times)
-    restart = outage(session)
+    return {"quiet_pause_s": quiet, "scale_out_pause_s": grown, "scale_in_pause_s": shrunk}
+
+
+def kills(session: Session, times: int) -> dict[str, Any]:
+    """The driver's worker killed, with nothing that stands by. Seconds."""
+    return _summed(_kills(session, _ready(session), times))
+
+
+def second_driver(session: Session, times: int) -> dict[str, Any]:
+    """The same with a second driver on another worker. Seconds."""
+    nodes = _ready(session)
     with_second_driver(session)
-    pairs = _kills(session, nodes, times, ready=lambda: _second_is_warm(session))
+    found = _kills(session, nodes, times, ready=lambda: _second_is_apart(session, nodes))
     session.to_v2()
-    return {
-        "quiet_pause_s": quiet,
-        "scale_out_pause_s": grown,
-        "scale_in_pause_s": shrunk,
-        "kills": kills,
-        "kill_median_s": median(item["seconds"] for item in kills),
-        "second_driver_kills": pairs,
-        "second_driver_median_s": median(item["seconds"] for item in pairs),
-        "restart": restart,
-    }
+    return _summed(found)
+
+
+def _ready(session: Session) -> SupervisedNodes:
+    """v2 on two nodes."""
+    nodes = SupervisedNodes(session.demo.settings)
+    session.runbooks.wait_ready(CLUSTER_RUNBOOKS)
+    session.to_v2()
+    if len(_members(nodes)) != 2:
+        _run(session, "scale_cluster", size=2)
+    return nodes
+
+
+def _summed(found: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"kills": found, "median_s": median(item["seconds"] for item in found)}
 
 
 def _kills(
@@ -63,7 +73,7 @@ def _kills(
 ) -> list[dict[str, Any]]:
     found = []
     for number in range(times):
-        until(ready, BACK_S, "no second driver is warm; is there room for one?")
+        until(ready, APART_S, "no second driver is warm on another worker; is there room for one?")
         found.append(kill(session, nodes))
         print(f"killed {number + 1} of {times}: first new point after {found[-1]['seconds']:.1f} s", flush=True)
         session.caught_up()
@@ -73,20 +83,25 @@ def _kills(
 
 def with_second_driver(session: Session) -> None:
     """Upgrade to v2 as it is, but with ``standby_driver: true``."""
+    version = f"v2-pair-{int(time.time())}"  # published with the code of today
     text = (session.demo.options.directory / "v2.yaml").read_text(encoding="utf-8")
     with tempfile.TemporaryDirectory() as scratch:
         directory = Path(shutil.copytree(session.demo.options.directory, Path(scratch) / JOB))
-        changed = text.replace("version: v2", "version: v2-pair") + "standby_driver: true\n"
-        (directory / "v2-pair.yaml").write_text(changed, encoding="utf-8")
-        artifacts.publish(session.demo.store, directory, "v2-pair")
-    session.upgrade("v2-pair")
+        changed = text.replace("version: v2", f"version: {version}") + "standby_driver: true\n"
+        (directory / f"{version}.yaml").write_text(changed, encoding="utf-8")
+        artifacts.publish(session.demo.store, directory, version)
+    session.upgrade(version)
     session.caught_up()
 
 
-def _second_is_warm(session: Session) -> bool:
-    launch = session.demo.record().launch
+def _second_is_apart(session: Session, nodes: SupervisedNodes) -> bool:
+    """Whether the second driver is warm, on another node than the first."""
+    launch, first = session.demo.record().launch, session.status()
     found = records.read(session.demo.store, keys.second_driver(JOB, launch), DriverStatus) if launch else None
-    return found is not None and found.value.state is State.STANDBY
+    if found is None or first is None or found.value.state is not State.STANDBY:
+        return False
+    hosts = {item.driver: host_of(nodes.inventory, nodes.master(), item.driver) for item in (found.value, first)}
+    return None not in hosts.values() and len(set(hosts.values())) == 2
 
 
 def kill(session: Session, nodes: SupervisedNodes) -> dict[str, Any]:
@@ -123,6 +138,7 @@ def _phases(found: DriverStatus, begun: float, seconds: float) -> dict[str, floa
 
 def outage(session: Session) -> dict[str, Any]:
     """A shutdown, a minute of nothing, a restart: how long, and how fast it catches up."""
+    _ready(session)
     _run(session, "shutdown_cluster")
     time.sleep(OUTAGE_S)  # the outage
     begun = time.monotonic()

@@ -171,31 +171,32 @@ def large_state() -> str | None:
 
 
 def cluster() -> str | None:
-    """A killed worker, an outage, a node more and a node less."""
-    result = load("cluster")
-    if result is None:
-        return None
-    restart, kills = result["restart"], result["kills"]
-    phases = {name: sorted(item["phases"][name] for item in kills)[len(kills) // 2] for name in kills[0]["phases"]}
-    rows = [
-        ("undisturbed: longest time without a new point", f"{result['quiet_pause_s']:.1f}"),
-        ("scale-out from 2 to 3: the same", f"{result['scale_out_pause_s']:.1f}"),
-        ("scale-in from 3 to 2, no driver on the leaving node: the same", f"{result['scale_in_pause_s']:.1f}"),
-        (
-            f"`kill -9` of the driver's worker: first new point, median of {len(kills)}",
-            f"{result['kill_median_s']:.1f}",
-        ),
-        *((f"… of it, {name}", f"{seconds:.1f}") for name, seconds in phases.items()),
-        (
-            f"the same with `standby_driver: true`, median of {len(result['second_driver_kills'])}",
-            f"{result['second_driver_median_s']:.1f}",
-        ),
-        ("restart after 60 s of outage: from the trigger to the end of the runbook", f"{restart['seconds']:.1f}"),
-        ("… of it, from the job's start to caught up", f"{restart['started_and_caught_up_s']:.1f}"),
-        (f"… of it, processing {restart['events']:,} trades", f"{restart['catch_up_s']:.1f}"),
+    """A node more and a node less, a killed worker, an outage; what of it was measured."""
+    rows: list[tuple[str, str]] = []
+    if found := load("scale"):
+        rows += [
+            ("undisturbed: longest time without a new point", f"{found['quiet_pause_s']:.1f}"),
+            ("scale-out from 2 to 3: the same", f"{found['scale_out_pause_s']:.1f}"),
+            ("scale-in from 3 to 2, no driver on the leaving node: the same", f"{found['scale_in_pause_s']:.1f}"),
+        ]
+    for name, how in (("kills", ""), ("second-driver", ", with `standby_driver: true`")):
+        if found := load(name):
+            kills = found["kills"]
+            phases = {key: sorted(item["phases"][key] for item in kills)[len(kills) // 2] for key in kills[0]["phases"]}
+            what = f"`kill -9` of the driver's worker{how}: first new point, median of {len(kills)}"
+            rows += [
+                (what, f"{found['median_s']:.1f}"),
+                *((f"… of it, {key}", f"{s:.1f}") for key, s in phases.items()),
+            ]
+    if not (found := load("outage")):
+        return _table(("", "seconds"), rows) if rows else None
+    rows += [
+        ("restart after 60 s of outage: from the trigger to the end of the runbook", f"{found['seconds']:.1f}"),
+        ("… of it, from the job's start to caught up", f"{found['started_and_caught_up_s']:.1f}"),
+        (f"… of it, processing {found['events']:,} trades", f"{found['catch_up_s']:.1f}"),
     ]
-    text = _table(("", "seconds"), rows)
-    return text + f"\n\nCatching up runs at {restart['times_the_rate']:.1f} times the rate of arrival."
+    rate = f"Catching up runs at {found['times_the_rate']:.1f} times the rate of arrival."
+    return f"{_table(('', 'seconds'), rows)}\n\n{rate}"
 
 
 def _mib(value: int) -> str:
