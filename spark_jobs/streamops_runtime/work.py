@@ -35,7 +35,7 @@ SUMMARY_S = 10.0
 STOP_S = 120.0
 MOST_RESTARTS = 5
 RELAUNCH = 75
-HOLD_S = 25.0  # how long the other stages of a cold driver wait for the first one's first result
+HOLD_S = 12.0  # how long the other stages of a cold driver wait for the first one's first commit
 
 # No retry cures these: the state in the checkpoint is not this version's.
 PERMANENT = re.compile(
@@ -182,14 +182,11 @@ class Work:
             list(pool.map(self._start, stages))
 
     def _start_held(self, since: float) -> None:
-        """Start the other stages of a cold driver once the first has a result, or has none soon.
-
-        A window is written by the batch after the one that passed its end, so that a result takes two commits.
-        """
+        """Start the other stages of a cold driver once the first has committed, or does not soon."""
         held = [stage for stage in self.stages if stage.held]
         first = self.stages[0]
         status = self.progress[first.name].status
-        if held and (status.commits > 1 or status.quiet or first.ended or time.monotonic() - since > HOLD_S):
+        if held and (status.commits or status.quiet or first.ended or time.monotonic() - since > HOLD_S):
             for stage in held:
                 stage.held = False
             self._start_all(held)
