@@ -29,8 +29,7 @@ def run(session: Session, times: int) -> dict[str, Any]:
     session.to_v1()
     with batches(session) as undisturbed:
         time.sleep(UNDISTURBED_S)  # the interval of the measurement
-    spreads = {"undisturbed": batch_spread(undisturbed)}
-    seconds = {}
+    spreads, seconds = {"undisturbed": batch_spread(undisturbed)}, {}
     source = session.demo.options.directory
     with tempfile.TemporaryDirectory() as scratch:
         kinds: dict[str, Callable[[int], list[str]]] = {
@@ -46,7 +45,7 @@ def run(session: Session, times: int) -> dict[str, Any]:
                     took.append(_timed(arguments(len(took))))
             seconds[name] = {"times": len(took), "median": median(took), "worst": max(took)}
             spreads[f"beside {name}"] = batch_spread(beside)
-    return {"times": times, "seconds": seconds, "batch_ms": spreads}
+    return {"seconds": seconds, "batch_ms": spreads}
 
 
 def batch_spread(durations: Mapping[int, int]) -> dict[str, Any]:

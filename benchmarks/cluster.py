@@ -100,8 +100,9 @@ def _second_is_apart(session: Session, nodes: SupervisedNodes) -> bool:
     found = records.read(session.demo.store, keys.second_driver(JOB, launch), DriverStatus) if launch else None
     if found is None or first is None or found.value.state is not State.STANDBY:
         return False
-    hosts = {item.driver: host_of(nodes.inventory, nodes.master(), item.driver) for item in (found.value, first)}
-    return None not in hosts.values() and len(set(hosts.values())) == 2
+    master = nodes.master()
+    hosts = {master.worker_of(item.driver) for item in (found.value, first)}
+    return None not in hosts and len(hosts) == 2
 
 
 def kill(session: Session, nodes: SupervisedNodes) -> dict[str, Any]:

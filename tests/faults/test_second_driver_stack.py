@@ -33,10 +33,11 @@ def apart(operator: Operator, job: FreshJob) -> bool:
     """Whether the second driver is warm, on another worker than the first; reconciliation sees to it."""
     once(operator)
     found, first = second(job), job.status()
-    hosts = {driver.id: driver.worker for driver in operator.ports().nodes().master().drivers}
-    if found is None or first is None or found.state is not State.STANDBY or found.driver not in hosts:
+    if found is None or first is None or found.state is not State.STANDBY:
         return False
-    return hosts[found.driver] != hosts[first.driver]
+    master = operator.ports().nodes().master()
+    hosts = {master.worker_of(item.driver) for item in (found, first)}
+    return None not in hosts and len(hosts) == 2
 
 
 @pytest.mark.timeout(1800)

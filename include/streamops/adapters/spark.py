@@ -80,7 +80,7 @@ class SparkSubmitter:
         form = {"id": driver, "terminate": "true"}
         try:
             answer = httpx.post(f"{self.settings.spark_ui.rstrip('/')}/driver/kill/", data=form, timeout=5)
-            if answer.is_error:
+            if answer.is_error:  # it answers with a redirect to its page, which httpx would also raise for
                 answer.raise_for_status()
         except httpx.HTTPError as error:
             raise UnreachableError(

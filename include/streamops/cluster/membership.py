@@ -44,6 +44,18 @@ class Worker:
     def host(self) -> str:
         return self.address.rpartition(":")[0]
 
+    @property
+    def cores_free(self) -> int:
+        return self.cores - self.cores_used
+
+    @property
+    def memory_free(self) -> int:
+        return self.memory - self.memory_used
+
+    def has_room_for_driver(self, resources: Resources) -> bool:
+        """Whether a driver, which takes one core, fits beside what runs here."""
+        return self.state == "ALIVE" and self.cores_free >= 1 and self.memory_free >= mebibytes(resources.driver_memory)
+
 
 @dataclass(frozen=True)
 class Application:
@@ -67,6 +79,10 @@ class Master:
         """The node's worker, dead ones of earlier starts left out."""
         here = [item for item in self.workers if item.page == node.page and item.state != "DEAD"]
         return next((item for item in here if item.state == "ALIVE"), here[-1] if here else None)
+
+    def worker_of(self, driver: str) -> str | None:
+        """The id of the worker that hosts a driver; None while none does."""
+        return next((item.worker for item in self.drivers if item.id == driver and item.worker), None)
 
     def drivers_on(self, worker: Worker) -> tuple[Driver, ...]:
         """The drivers that a worker hosts."""
@@ -178,11 +194,7 @@ class _Slot:
 
 def fits(master: Master, resources: Resources) -> bool:
     """Whether a driver of one core and executors for all of ``resources.cores`` find room beside what runs."""
-    slots = [
-        _Slot(worker.cores - worker.cores_used, worker.memory - worker.memory_used)
-        for worker in master.workers
-        if worker.state == "ALIVE"
-    ]
+    slots = [_Slot(worker.cores_free, worker.memory_free) for worker in master.workers if worker.state == "ALIVE"]
     driver, executor = mebibytes(resources.driver_memory), mebibytes(resources.executor_memory)
     roomy = [slot for slot in slots if slot.cores >= 1 and slot.memory >= driver]
     if not roomy:

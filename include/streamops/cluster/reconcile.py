@@ -17,7 +17,6 @@ from streamops.definitions import Resources
 from streamops.names import SCRATCH
 from streamops.operations import LEAVE_RUNNING, OVER, Operation
 from streamops.records import DriverStatus, JobRecord, State
-from streamops.submission import mebibytes
 
 Kind = Literal["nothing", "wait", "finish", "take back", "start"]
 Lock = Literal["free", "held", "abandoned"]
@@ -102,16 +101,10 @@ def shares_worker(look: Look, second: DriverStatus | None, resources: Resources)
     """
     if not _works(look) or look.status is None or second is None or second.state is not State.STANDBY:
         return False
-    hosts = {driver.id: driver.worker for driver in look.master.drivers}
-    host = hosts.get(second.driver)
-    if not host or host != hosts.get(look.status.driver):
+    host = look.master.worker_of(second.driver)
+    if host is None or host != look.master.worker_of(look.status.driver):
         return False
-    return any(
-        worker.cores - worker.cores_used >= 1
-        and worker.memory - worker.memory_used >= mebibytes(resources.driver_memory)
-        for worker in look.master.workers
-        if worker.state == "ALIVE" and worker.id != host
-    )
+    return any(worker.has_room_for_driver(resources) for worker in look.master.workers if worker.id != host)
 
 
 def _works(look: Look) -> bool:

@@ -41,7 +41,7 @@ class View:
 
 def host_of(inventory: Inventory, master: Master, driver: str) -> str | None:
     """The node that hosts a driver, by Spark's id of it; None when the master does not hold it."""
-    worker = next((item.worker for item in master.drivers if item.id == driver), None)
+    worker = master.worker_of(driver)
     return next((node.name for node in inventory.nodes if (one := master.worker(node)) and one.id == worker), None)
 
 
