@@ -7,7 +7,7 @@ PARALLEL := -n 2 --dist loadgroup --no-loadscope-reorder
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test lock up down status demo demo-elasticity demo-fleet test test-faults bench lint format
+.PHONY: help setup setup-test lock up down status demo demo-elasticity demo-fleet test test-faults test-compose compose-up compose-down bench lint format
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -45,6 +45,18 @@ test: setup-test ## set up what is needed and run the tests, without the long st
 
 test-faults: setup-test ## with SEEDS=n above 1: every fault with n seeds, every kill point, and the long stories
 	@$(BIN)/python -m pytest -m "faults or sampled or more" --seeds $(SEEDS) $(PARALLEL) $(PYTEST_ARGS)
+
+# The containers bring their own servers: of the set-up they need the Python environment alone.
+compose-up: ## start the same stack in containers (Docker), and wait until it is ready
+	@$(PYTHON) include/stack/install.py --parts python
+	@$(BIN)/python -m stack.compose.host up
+
+compose-down: ## stop the containers; their volumes stay
+	@$(PYTHON) include/stack/install.py --parts python
+	@$(BIN)/python -m stack.compose.host down
+
+test-compose: setup-test ## the story of an upgrade in containers, wherever an engine can run
+	@STREAMOPS_TEST_COMPOSE=1 $(BIN)/python -m pytest -m "" --reruns 0 tests/compose $(PYTEST_ARGS)
 
 bench: setup ## measure rate, lateness, memory, checks, the gap of an upgrade and the cluster; writes docs/performance.md
 	@$(BIN)/python -m benchmarks

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -11,9 +10,9 @@ from pathlib import Path
 
 import yaml
 
-from stack.layout import REPOSITORY, Layout
+from stack.layout import LOOPBACK, REPOSITORY, Layout
 from stack.private import render_pairs, write_private
-from stack.programs import SPARE_WORKERS, WORKER_CORES, WORKER_MEMORY, WORKERS, common_environment, java, kafka_jars
+from stack.programs import SPARE_WORKERS, WORKER_CORES, WORKERS, common_environment, java, kafka_jars
 from streamops.errors import StreamOpsError
 
 
@@ -21,12 +20,13 @@ def write_all(layout: Layout, pairs: dict[str, str]) -> None:
     """Write every server's configuration; files with a secret are private."""
     for directory in (layout.log, layout.run, layout.data / "minio", layout.data / "influxdb", layout.airflow):
         directory.mkdir(parents=True, exist_ok=True)
-    (layout.run / "kafka.properties").write_text(_kafka(layout))
+    kafka = "".join(f"{key}={value}\n" for key, value in kafka_settings(layout).items())
+    (layout.run / "kafka.properties").write_text(kafka)
     root = {key: pairs[key] for key in ("MINIO_ROOT_USER", "MINIO_ROOT_PASSWORD")}
     write_private(layout.run / "minio.env", "".join(f"export {key}={value}\n" for key, value in root.items()))
-    _node(layout, pairs)
-    _inventory(layout, pairs)
-    _airflow(layout, pairs)
+    node(layout, pairs)
+    inventory(layout, pairs)
+    airflow(layout, pairs)
 
 
 def format_kafka(layout: Layout, pairs: dict[str, str]) -> None:
@@ -51,15 +51,16 @@ def _run(command: list[str], layout: Layout, log: str) -> None:
         raise StreamOpsError(f"A first-time step of the stack failed; read {layout.log / log} and run 'make up' again.")
 
 
-def _kafka(layout: Layout) -> str:
+def kafka_settings(layout: Layout) -> dict[str, object]:
+    """The broker's settings."""
     broker, controller = layout.port("kafka"), layout.port("kafka-controller")
-    settings = {
+    return {
         "process.roles": "broker,controller",
         "node.id": 1,
-        "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+        "controller.quorum.voters": f"1@{layout.address('kafka-controller')}",
         "controller.listener.names": "CONTROLLER",
-        "listeners": f"PLAINTEXT://127.0.0.1:{broker},CONTROLLER://127.0.0.1:{controller}",
-        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{broker}",
+        "listeners": f"PLAINTEXT://{layout.bind}:{broker},CONTROLLER://{layout.bind}:{controller}",
+        "advertised.listeners": f"PLAINTEXT://{layout.address('kafka')}",
         "inter.broker.listener.name": "PLAINTEXT",
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
         "log.dirs": layout.data / "kafka",
@@ -82,12 +83,12 @@ def _kafka(layout: Layout) -> str:
         "num.io.threads": 4,
         "log.cleaner.dedupe.buffer.size": 16 << 20,
     }
-    return "".join(f"{key}={value}\n" for key, value in settings.items())
 
 
-def _node(layout: Layout, pairs: dict[str, str]) -> None:
-    layout.node.mkdir(exist_ok=True)
-    layout.submit_conf.mkdir(exist_ok=True)
+def node(layout: Layout, pairs: dict[str, str]) -> None:
+    """What every machine has that runs a Spark worker, or submits to one."""
+    layout.node.mkdir(parents=True, exist_ok=True)
+    submitter(layout)
     here = ("KAFKA_BOOTSTRAP_SERVERS", "S3_ENDPOINT", "S3_BUCKET")
     influx = ("INFLUX_URL", "INFLUX_ORG", "INFLUX_TOKEN", "INFLUX_BUCKET", "INFLUX_USER")
     # What drivers and executors are at the object store: no other identity is known on a node.
@@ -104,13 +105,18 @@ def _node(layout: Layout, pairs: dict[str, str]) -> None:
         "aws.credentials.provider": "software.amazon.awssdk.auth.credentials.ProfileCredentialsProvider",
     }
     settings = {f"spark.hadoop.fs.s3a.{key}": value for key, value in s3a.items()}
-    settings |= {"spark.pyspark.python": sys.executable, "spark.driver.bindAddress": "127.0.0.1"}
-    settings |= {"spark.driver.host": "127.0.0.1"}
+    settings |= {"spark.pyspark.python": sys.executable, "spark.driver.bindAddress": layout.bind}
+    settings |= {"spark.driver.host": layout.here}
     lines = "".join(f"{key} {value}\n" for key, value in settings.items())
     (layout.node / "spark-defaults.conf").write_text(f"# No secret here: this travels to command lines.\n{lines}")
     (layout.node / "log4j2.properties").write_text(_LOGGING)
-    (layout.submit_conf / "spark-defaults.conf").write_text("# Empty on purpose: this travels to command lines.\n")
     refresh(layout)
+
+
+def submitter(layout: Layout) -> None:
+    """What every machine has that submits a driver."""
+    layout.submit_conf.mkdir(parents=True, exist_ok=True)
+    (layout.submit_conf / "spark-defaults.conf").write_text("# Empty on purpose: this travels to command lines.\n")
 
 
 # Spark's own default is INFO for everything: several lines for each task and each poll of a source, which no one
@@ -128,21 +134,25 @@ logger.deploy.level = info
 """
 
 
-def _inventory(layout: Layout, pairs: dict[str, str]) -> None:
+def inventory(layout: Layout, pairs: dict[str, str]) -> None:
+    """The inventory of the nodes, and the private file with the password of their supervisors."""
     nodes = [
         {
             "name": f"node-{number}",
-            "supervisor": pairs["SUPERVISOR_URL"],
+            "supervisor": layout.supervisor_url(program),
             "program": program,
             "page": layout.url(f"{program}-ui"),
             "cores": WORKER_CORES,
-            "memory": WORKER_MEMORY,
+            "memory": layout.worker_memory,
             "spare": program in SPARE_WORKERS,
         }
         for number, program in enumerate(WORKERS + SPARE_WORKERS, 1)
     ]
-    inventory = {"master": {"supervisor": pairs["SUPERVISOR_URL"], "program": "spark-master"}, "nodes": nodes}
-    text = yaml.safe_dump(inventory, sort_keys=False)
+    listed = {
+        "master": {"supervisor": layout.supervisor_url("spark-master"), "program": "spark-master"},
+        "nodes": nodes,
+    }
+    text = yaml.safe_dump(listed, sort_keys=False)
     layout.nodes_file.write_text(f"# The nodes of this stack, written anew at every start. No secret here.\n{text}")
     secret = {"user": pairs["SUPERVISOR_USER"], "password": pairs["SUPERVISOR_PASSWORD"]}
     write_private(layout.nodes_private, render_pairs("Private: the nodes' supervisors.", secret))
@@ -155,13 +165,14 @@ def refresh(layout: Layout) -> None:
         shutil.copyfile(bootstrap, layout.node / "bootstrap.py")
 
 
-def _airflow(layout: Layout, pairs: dict[str, str]) -> None:
+def airflow(layout: Layout, pairs: dict[str, str]) -> None:
+    """Airflow's private configuration: settings, login, connections."""
     passwords, connections = layout.airflow / "passwords.json", layout.airflow / "connections.json"
     write_private(passwords, json.dumps({pairs["AIRFLOW_USER"]: pairs["AIRFLOW_PASSWORD"]}))
     write_private(connections, json.dumps(_connections(layout, pairs), indent=1))
     backend = "airflow.secrets.local_filesystem.LocalFilesystemBackend"
     arguments = json.dumps({"connections_file_path": str(connections)})
-    url = pairs["AIRFLOW_URL"]
+    url = f"http://{LOOPBACK}:{layout.port('airflow')}"  # where people find it, whatever machine it is on
     sections: dict[str, dict[str, object]] = {
         "core": {
             "dags_folder": REPOSITORY / "dags",
@@ -173,12 +184,12 @@ def _airflow(layout: Layout, pairs: dict[str, str]) -> None:
             "fernet_key": pairs["AIRFLOW_FERNET_KEY"],
             "simple_auth_manager_users": f"{pairs['AIRFLOW_USER']}:admin",
             "simple_auth_manager_passwords_file": passwords,
-            "execution_api_server_url": f"{url}/execution/",
+            "execution_api_server_url": f"{layout.url('airflow')}/execution/",
             "default_timezone": "utc",
         },
         "api": {"base_url": url, "secret_key": pairs["AIRFLOW_SECRET_KEY"], "workers": 1, "instance_name": "StreamOps"},
         "api_auth": {"jwt_secret": pairs["AIRFLOW_JWT_SECRET"]},
-        "database": {"sql_alchemy_conn": _database(layout)},
+        "database": {"sql_alchemy_conn": pairs.get("AIRFLOW_DATABASE") or f"sqlite:///{layout.airflow}/airflow.db"},
         "logging": {"base_log_folder": layout.airflow / "logs"},
         "dag_processor": {"refresh_interval": 15, "min_file_process_interval": 300, "parsing_processes": 1},
         # A scheduler that dies is replaced within seconds; the tasks it leaves behind are noticed soon after.
@@ -196,12 +207,6 @@ def _airflow(layout: Layout, pairs: dict[str, str]) -> None:
         for name, section in sections.items()
     )
     write_private(layout.airflow / "airflow.cfg", text)
-
-
-def _database(layout: Layout) -> str:
-    """Address of Airflow's database: the one in the file that STREAMOPS_AIRFLOW_DATABASE_FILE names, else SQLite."""
-    named = os.environ.get("STREAMOPS_AIRFLOW_DATABASE_FILE")
-    return Path(named).read_text().strip() if named else f"sqlite:///{layout.airflow}/airflow.db"
 
 
 def _connections(layout: Layout, pairs: dict[str, str]) -> dict[str, object]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 HOME = "STREAMOPS_HOME"
 OFFSET = "STREAMOPS_PORT_OFFSET"
+LOOPBACK = "127.0.0.1"
 
 PORTS = {
     "kafka": 9092,
@@ -30,10 +32,19 @@ PORTS = {
 
 @dataclass(frozen=True)
 class Layout:
-    """One stack: its home directory and the number added to every port."""
+    """One stack: its home directory, the number added to every port, and where its servers are.
+
+    Attributes:
+        here: this machine's name, as the other servers reach it.
+        hosts: the host of each server that is elsewhere, by the server's name in PORTS or of its program.
+        worker_memory: what a worker gives to drivers and executors.
+    """
 
     home: Path
     offset: int = 0
+    here: str = LOOPBACK
+    hosts: Mapping[str, str] = field(default_factory=dict)
+    worker_memory: str = "4g"
 
     @classmethod
     def find(cls, home: Path | str | None = None) -> Layout:
@@ -53,9 +64,26 @@ class Layout:
         """Port of a server, one of PORTS."""
         return PORTS[name] + self.offset
 
+    def host(self, name: str) -> str:
+        """Where a server is."""
+        return self.hosts.get(name, self.here)
+
+    def address(self, name: str) -> str:
+        """HOST:PORT of a server."""
+        return f"{self.host(name)}:{self.port(name)}"
+
     def url(self, name: str) -> str:
         """HTTP address of a server."""
-        return f"http://127.0.0.1:{self.port(name)}"
+        return f"http://{self.address(name)}"
+
+    def supervisor_url(self, program: str) -> str:
+        """HTTP address of the supervisor that runs a program."""
+        return f"http://{self.host(program)}:{self.port('supervisor')}"
+
+    @property
+    def bind(self) -> str:
+        """What servers listen on: loopback, or every address of a machine that others must reach."""
+        return LOOPBACK if self.here == LOOPBACK else "0.0.0.0"
 
     @property
     def env_file(self) -> Path:

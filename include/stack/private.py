@@ -58,20 +58,28 @@ def _generated() -> dict[str, str]:
 
 def prepare_env(layout: Layout, spark_home: Path) -> dict[str, str]:
     """Write the stack's private file and return its pairs; secrets are generated once and then kept."""
-    kept = read_pairs(layout.env_file)
-    values = {key: kept.get(key) or value for key, value in _generated().items()}
-    pairs = {
-        "KAFKA_BOOTSTRAP_SERVERS": f"127.0.0.1:{layout.port('kafka')}",
+    pairs = endpoints(layout, spark_home) | kept_or_generated(layout.env_file)
+    write_private(layout.env_file, render_pairs("Private: endpoints and secrets of this stack.", pairs))
+    return pairs
+
+
+def kept_or_generated(path: Path) -> dict[str, str]:
+    """The secrets that a private file has, and new ones for those that it lacks."""
+    kept = read_pairs(path)
+    return {key: kept.get(key) or value for key, value in _generated().items()}
+
+
+def endpoints(layout: Layout, spark_home: Path) -> dict[str, str]:
+    """What is no secret of a stack: addresses, names and places."""
+    return {
+        "KAFKA_BOOTSTRAP_SERVERS": layout.address("kafka"),
         "S3_ENDPOINT": layout.url("minio"),
-        "S3_ACCESS_KEY": values["S3_ACCESS_KEY"],
-        "S3_SECRET_KEY": values["S3_SECRET_KEY"],
         "S3_BUCKET": "streamops",
         "INFLUX_URL": layout.url("influxd"),
         "INFLUX_ORG": "streamops",
-        "INFLUX_TOKEN": values["INFLUX_TOKEN"],
         "INFLUX_BUCKET": "trades",
         "INFLUX_USER": "admin",
-        "SPARK_MASTER": f"spark://127.0.0.1:{layout.port('spark-master')}",
+        "SPARK_MASTER": f"spark://{layout.address('spark-master')}",
         "SPARK_UI": layout.url("spark-master-ui"),
         "AIRFLOW_URL": layout.url("airflow"),
         "AIRFLOW_USER": "admin",
@@ -84,6 +92,3 @@ def prepare_env(layout: Layout, spark_home: Path) -> dict[str, str]:
         "NODES_PRIVATE_FILE": str(layout.nodes_private),
         OFFSET: str(layout.offset),
     }
-    pairs |= {key: value for key, value in values.items() if key not in pairs}
-    write_private(layout.env_file, render_pairs("Private: endpoints and secrets of this stack.", pairs))
-    return pairs

@@ -15,7 +15,7 @@ from streamops.errors import NotFoundError
 
 WORKERS = ("spark-worker-1", "spark-worker-2")
 SPARE_WORKERS = ("spark-worker-3",)  # started by scale_cluster only
-WORKER_CORES, WORKER_MEMORY = 4, "4g"
+WORKER_CORES = 4
 AIRFLOW = ("airflow-api-server", "airflow-scheduler", "airflow-dag-processor", "airflow-triggerer")
 GENERATOR = "trade-generator"
 FLEET = ("fleet-alpha", "fleet-beta")  # started by the fleet's demo only
@@ -48,11 +48,11 @@ def programs(layout: Layout, traffic: Traffic) -> tuple[Program, ...]:
         _kafka(layout),
         _minio(layout),
         _influxd(layout),
-        _master(layout),
-        *(_worker(layout, number) for number in range(1, len(WORKERS + SPARE_WORKERS) + 1)),
-        *_airflow(layout),
-        _generator(layout, traffic),
-        *_fleet(layout),
+        master(layout),
+        *(worker(layout, number) for number in range(1, len(WORKERS + SPARE_WORKERS) + 1)),
+        *airflow(layout),
+        generator(layout, traffic),
+        *fleet(layout),
     )
 
 
@@ -97,7 +97,7 @@ def _server(server: builds.GoServer) -> str:
 
 
 def _minio(layout: Layout) -> Program:
-    addresses = (f"127.0.0.1:{layout.port('minio')}", f"127.0.0.1:{layout.port('minio-console')}")
+    addresses = [f"{layout.bind}:{layout.port(name)}" for name in ("minio", "minio-console")]
     command = (_server(builds.MINIO), "server", "--quiet", "--anonymous", "--address", addresses[0])
     return Program(
         "minio",
@@ -116,7 +116,7 @@ def _influxd(layout: Layout) -> Program:
     command = (
         _server(builds.INFLUXD),
         "--reporting-disabled",
-        f"--http-bind-address=127.0.0.1:{layout.port('influxd')}",
+        f"--http-bind-address={layout.bind}:{layout.port('influxd')}",
         f"--bolt-path={data}/influxd.bolt",
         f"--sqlite-path={data}/influxd.sqlite",
         f"--engine-path={data}/engine",
@@ -126,18 +126,19 @@ def _influxd(layout: Layout) -> Program:
 
 
 def spark_environment(layout: Layout) -> dict[str, str]:
-    """What master and workers share; everything binds to loopback."""
+    """What master and workers share."""
     return {
         "SPARK_HOME": str(builds.spark_home()),
         "SPARK_CONF_DIR": str(layout.node),
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_PUBLIC_DNS": "127.0.0.1",
+        "SPARK_LOCAL_IP": layout.here,
+        "SPARK_PUBLIC_DNS": layout.here,
         "SPARK_DAEMON_MEMORY": "256m",
         "PYSPARK_PYTHON": sys.executable,
     }
 
 
-def _master(layout: Layout) -> Program:
+def master(layout: Layout) -> Program:
+    """Spark's master."""
     options = {
         "spark.deploy.recoveryMode": "FILESYSTEM",
         "spark.deploy.recoveryDirectory": str(layout.data / "spark-master"),
@@ -145,10 +146,10 @@ def _master(layout: Layout) -> Program:
         "spark.deploy.retainedDrivers": "50",
         "spark.deploy.retainedApplications": "50",
         "spark.master.rest.enabled": "true",
-        "spark.master.rest.host": "127.0.0.1",
+        "spark.master.rest.host": layout.host("spark-master"),
         "spark.master.rest.port": str(layout.port("spark-master-rest")),
     }
-    command = ("org.apache.spark.deploy.master.Master", "--host", "127.0.0.1")
+    command = ("org.apache.spark.deploy.master.Master", "--host", layout.here)
     ports = ("--port", str(layout.port("spark-master")), "--webui-port", str(layout.port("spark-master-ui")))
     return Program(
         "spark-master",
@@ -157,7 +158,8 @@ def _master(layout: Layout) -> Program:
     )
 
 
-def _worker(layout: Layout, number: int) -> Program:
+def worker(layout: Layout, number: int) -> Program:
+    """Spark's worker on a node; nodes count from 1."""
     options = {
         "spark.worker.cleanup.enabled": "true",
         "spark.worker.cleanup.appDataTtl": str(24 * 3600),
@@ -166,15 +168,15 @@ def _worker(layout: Layout, number: int) -> Program:
         "spark.executor.logs.rolling.maxSize": str(16 << 20),
         "spark.executor.logs.rolling.maxRetainedFiles": "3",
     }
-    command = ("org.apache.spark.deploy.worker.Worker", "--host", "127.0.0.1")
-    size = ("--cores", str(WORKER_CORES), "--memory", WORKER_MEMORY)
+    command = ("org.apache.spark.deploy.worker.Worker", "--host", layout.here)
+    size = ("--cores", str(WORKER_CORES), "--memory", layout.worker_memory)
     places = ("--webui-port", str(layout.port(f"spark-worker-{number}-ui")))
     return Program(
         f"spark-worker-{number}",
         (
             *(f"{builds.spark_home()}/bin/spark-class", *command, *size, *places),
             *("--work-dir", str(layout.node / f"work-{number}")),
-            f"spark://127.0.0.1:{layout.port('spark-master')}",
+            f"spark://{layout.address('spark-master')}",
         ),
         spark_environment(layout)
         | {
@@ -192,10 +194,11 @@ def _java_options(options: Mapping[str, str]) -> str:
     return " ".join(f"-D{key}={value}" for key, value in options.items())
 
 
-def _airflow(layout: Layout) -> tuple[Program, ...]:
+def airflow(layout: Layout) -> tuple[Program, ...]:
+    """Airflow's four processes."""
     environment = {"AIRFLOW_HOME": str(layout.airflow), "SPARK_HOME": str(builds.spark_home())}
     airflow = (sys.executable, "-m", "airflow")
-    address = ("--host", "127.0.0.1", "--port", str(layout.port("airflow")), "--workers", "1")
+    address = ("--host", layout.bind, "--port", str(layout.port("airflow")), "--workers", "1")
     return tuple(
         Program(name, (*airflow, *arguments), environment, stop_seconds=8)  # the API waits for clients that stay
         for name, arguments in zip(
@@ -211,19 +214,23 @@ def _airflow(layout: Layout) -> tuple[Program, ...]:
     )
 
 
-def _generator(layout: Layout, traffic: Traffic) -> Program:
+def generator(layout: Layout, traffic: Traffic) -> Program:
+    """The trade generator."""
     asked = ("--rate", str(traffic.rate), "--symbols", str(traffic.symbols), "--seed", str(traffic.seed))
+    place = ("--bootstrap", layout.address("kafka"), "--topic", "trades")
     status = ("--status", str(layout.run / "generator-status.json"))
     return Program(
         GENERATOR,
-        (sys.executable, "-m", "stack.generator", "--topic", "trades", *asked, *status),
+        (sys.executable, "-m", "stack.generator", *place, *asked, *status),
         {"PYTHONPATH": str(REPOSITORY / "include")},
         restart="unexpected",
     )
 
 
-def _fleet(layout: Layout) -> tuple[Program, ...]:
-    places = {"alpha": ("--directory", str(layout.fleet / "alpha")), "beta": ("--port", str(layout.port("fleet-beta")))}
+def fleet(layout: Layout) -> tuple[Program, ...]:
+    """The fleet's two simulators."""
+    alpha = ("--directory", str(layout.fleet / "alpha"))
+    places = {"alpha": alpha, "beta": ("--host", layout.bind, "--port", str(layout.port("fleet-beta")))}
     return tuple(
         Program(
             f"fleet-{name}",

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
+from pathlib import Path
 
 from stack.layout import REPOSITORY, Layout
 from stack.private import read_pairs, write_private
@@ -63,32 +64,57 @@ def traffic(layout: Layout) -> Traffic:
 
 
 def write_configuration(layout: Layout, pairs: Mapping[str, str], wanted: Traffic) -> None:
-    """Write supervisord's private configuration."""
+    """Write supervisord's private configuration, for all programs of a stack on one machine."""
     layout.run.mkdir(parents=True, exist_ok=True)
     (layout.run / "traffic.json").write_text(json.dumps(asdict(wanted)))
-    head = f"""\
+    common = common_environment(layout)
+    sections = [
+        _section(program, common, layout.run, _to_file(layout, program)) for program in programs(layout, wanted)
+    ]
+    write_private(layout.supervisor_conf, "\n".join([_head(layout, pairs), *sections]))
+
+
+def write_node_configuration(layout: Layout, pairs: Mapping[str, str], program: Program, *, start: bool) -> None:
+    """Write the private configuration of a node's own supervisord, which stays in the foreground.
+
+    Args:
+        start: whether the node's program starts with it, or only when an operation asks for it.
+    """
+    layout.run.mkdir(parents=True, exist_ok=True)
+    to_console = {"stdout_logfile": "/dev/fd/1", "stdout_logfile_maxbytes": "0", "autostart": str(start).lower()}
+    section = _section(program, common_environment(layout), layout.run, to_console)
+    write_private(layout.supervisor_conf, "\n".join([_head(layout, pairs, foreground=True), section]))
+
+
+def _head(layout: Layout, pairs: Mapping[str, str], *, foreground: bool = False) -> str:
+    return f"""\
 [supervisord]
 logfile={layout.log}/supervisord.log
 logfile_maxbytes=10MB
 logfile_backups=3
 pidfile={layout.run}/supervisord.pid
 childlogdir={layout.log}
-nodaemon=false
+nodaemon={str(foreground).lower()}
 minfds={_open_files()}
 umask=077
 identifier=streamops
 
 [inet_http_server]
-port=127.0.0.1:{layout.port("supervisor")}
+port={layout.bind}:{layout.port("supervisor")}
 username={pairs["SUPERVISOR_USER"]}
 password={pairs["SUPERVISOR_PASSWORD"]}
 
 [rpcinterface:supervisor]
 supervisor.rpcinterface_factory=supervisor.rpcinterface:make_main_rpcinterface
 """
-    common = common_environment(layout)
-    sections = [_section(layout, program, common) for program in programs(layout, wanted)]
-    write_private(layout.supervisor_conf, "\n".join([head, *sections]))
+
+
+def _to_file(layout: Layout, program: Program) -> dict[str, str]:
+    return {
+        "stdout_logfile": f"{layout.log}/{program.name}.log",
+        "stdout_logfile_maxbytes": "10MB",
+        "stdout_logfile_backups": "3",
+    }
 
 
 def _open_files(wanted: int = 65536) -> int:
@@ -97,11 +123,11 @@ def _open_files(wanted: int = 65536) -> int:
     return wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
 
 
-def _section(layout: Layout, program: Program, common: Mapping[str, str]) -> str:
+def _section(program: Program, common: Mapping[str, str], directory: Path, changed: Mapping[str, str]) -> str:
     environment = {**common, **program.environment}
     lines = {
         "command": shlex.join(program.command),
-        "directory": str(layout.run),
+        "directory": str(directory),
         "environment": ",".join(f'{key}="{value}"' for key, value in environment.items()),
     }
     group = str(program.whole_group).lower()
@@ -117,8 +143,6 @@ def _section(layout: Layout, program: Program, common: Mapping[str, str]) -> str
             "stopasgroup": group,
             "killasgroup": group,
             "redirect_stderr": "true",
-            "stdout_logfile": f"{layout.log}/{program.name}.log",
-            "stdout_logfile_maxbytes": "10MB",
-            "stdout_logfile_backups": "3",
+            **changed,
         }.items()
     )

@@ -28,6 +28,7 @@ def policy(name: Name, bucket: str) -> dict[str, Any]:
 
 def _jobs(bucket: str) -> list[dict[str, Any]]:
     read = (*keys.every_artifact(), *keys.every_checkpoint(), *keys.every_checkpoint_ancestor(), *keys.every_job())
+    read = (*read, keys.cluster())  # a node that starts asks whether it is a member
     return [
         _listing(bucket),
         _objects("Allow", _READ, bucket, read),

@@ -35,6 +35,7 @@ _DRIVER_JAVA = " ".join(
 )
 # Nearly all that a batch allocates dies with it: half of the heap is for the young, and all of it is there at once.
 _EXECUTOR_JAVA = "-XX:+UseSerialGC -XX:NewRatio=1 -XX:+ExitOnOutOfMemoryError"
+_LOOPBACK = "127.0.0.1"
 _PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "JAVA_HOME", "TMPDIR")
 
 
@@ -154,11 +155,10 @@ def submit_environment(settings: Settings, environment: dict[str, str] | None = 
     """
     given = dict(os.environ) if environment is None else environment
     kept = {name: given[name] for name in _PASSED_ON if name in given}
-    return kept | {
-        "SPARK_HOME": settings.spark_home,
-        "SPARK_CONF_DIR": settings.spark_conf_dir,
-        "SPARK_LOCAL_IP": "127.0.0.1",
-    }
+    # On one machine everything stays on loopback. With several, each node knows its own address, which the submitter's
+    # would take the place of.
+    local = {"SPARK_LOCAL_IP": _LOOPBACK} if settings.spark_master.startswith(f"spark://{_LOOPBACK}:") else {}
+    return kept | local | {"SPARK_HOME": settings.spark_home, "SPARK_CONF_DIR": settings.spark_conf_dir}
 
 
 def _text(value: Param) -> str:

@@ -91,6 +91,7 @@ def drive(
 def main() -> None:
     """Entry point."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--host", default="127.0.0.1", help="the address to listen on")
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--ledger", type=Path, required=True)
     parser.add_argument("--vehicles", type=int, default=30)
@@ -99,7 +100,7 @@ def main() -> None:
     parser.add_argument("--speedup", type=float, default=1.0, help="drive faster than plausible, to see it on a map")
     args = parser.parse_args()
     pings, stopped = Pings(args.ledger), threading.Event()
-    server = ThreadingHTTPServer(("127.0.0.1", args.port), handler(pings))
+    server = ThreadingHTTPServer((args.host, args.port), handler(pings))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, lambda *_: stopped.set())

@@ -1,0 +1,1 @@
+"""The stack in containers: what runs in each (``container``), and starting it from the host (``host``)."""

@@ -1,0 +1,151 @@
+"""What runs inside a container of the ``streamops`` image: ``python -m stack.compose.container SERVICE``.
+
+A service of docker-compose.yaml is a host of its own here. Its secrets are the files below /run/secrets, only those
+that it needs; from them and from the same definitions as those of the local stack it writes its configuration, and
+then it becomes the server.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from stack import builds, configure, programs, ready, supervision
+from stack.layout import Layout
+from stack.private import endpoints, render_pairs, write_private
+from streamops.adapters.object_store import ObjectStore
+from streamops.cluster import nodes, record
+from streamops.errors import NotFoundError, StreamOpsError
+from streamops.settings import Settings
+
+SECRETS = Path("/run/secrets")
+NODES = tuple(f"node-{number}" for number in range(1, len(programs.WORKERS + programs.SPARE_WORKERS) + 1))
+DATABASE = "postgresql+psycopg2://airflow:{password}@postgres:5432/airflow"
+_SERVICES = {  # by the names of the local stack's servers and programs
+    "kafka": "kafka",
+    "kafka-controller": "kafka",
+    "minio": "minio",
+    "minio-console": "minio",
+    "influxd": "influxdb",
+    "spark-master": "spark-master",
+    "spark-master-ui": "spark-master",
+    "spark-master-rest": "spark-master",
+    "airflow": "airflow-api-server",
+    "fleet-beta": "fleet-beta",
+}
+
+
+def layout(service: str, home: Path | None = None) -> Layout:
+    """The stack as the container of ``service`` sees it."""
+    workers = dict(zip(programs.WORKERS + programs.SPARE_WORKERS, NODES, strict=True))
+    pages = {f"{program}-ui": node for program, node in workers.items()}
+    found = Layout.find(home)
+    memory = os.environ.get("STREAMOPS_WORKER_MEMORY") or found.worker_memory
+    return Layout(found.home, here=service, hosts=_SERVICES | workers | pages, worker_memory=memory)
+
+
+def prepare(place: Layout, spark_home: Path, given: Path = SECRETS) -> dict[str, str]:
+    """Endpoints, and the secrets that this container was given; kept in its private file."""
+    secrets = {file.name: file.read_text().strip() for file in given.iterdir()} if given.is_dir() else {}
+    pairs = endpoints(place, spark_home) | secrets
+    if "POSTGRES_PASSWORD" in secrets:
+        pairs["AIRFLOW_DATABASE"] = DATABASE.format(password=secrets["POSTGRES_PASSWORD"])
+    write_private(place.env_file, render_pairs("Private: endpoints and secrets of this container.", pairs))
+    return pairs
+
+
+def init(place: Layout, pairs: dict[str, str]) -> None:
+    """Once at each start: bucket, identities, topic and databases, where they are missing.
+
+    Raises:
+        StreamOpsError: a server did not answer in time.
+    """
+    for name, probe in (("minio", ready.minio), ("influxd", ready.influxd), ("kafka", ready.kafka)):
+        ready.wait(name, probe, place, 120)
+    place.log.mkdir(parents=True, exist_ok=True)
+    configure.airflow(place, pairs)
+    configure.migrate_airflow(place)
+
+
+def run(service: str) -> None:
+    """Become the server of a service, or its command; returns only for ``init``.
+
+    Raises:
+        NotFoundError: there is no such service.
+        StreamOpsError: what it needs did not answer in time.
+    """
+    if service not in SERVICES:
+        raise NotFoundError(f"There is no service {service!r}; there are {', '.join(sorted(SERVICES))}.")
+    place = layout(service)
+    place.run.mkdir(parents=True, exist_ok=True)
+    SERVICES[service](place, prepare(place, builds.spark_home()))
+
+
+def _master(place: Layout, pairs: dict[str, str]) -> None:
+    configure.node(place, pairs)
+    _supervised(place, pairs, programs.master(place), start=True)
+
+
+def _node(place: Layout, pairs: dict[str, str]) -> None:
+    configure.node(place, pairs)
+    configure.inventory(place, pairs)
+    store = ObjectStore(Settings.load(place.node / "node.env"))
+    member = place.here in record.read(store).wanted(nodes.load(place.nodes_file))
+    _supervised(place, pairs, programs.worker(place, NODES.index(place.here) + 1), start=member)
+
+
+def _airflow(place: Layout, pairs: dict[str, str]) -> None:
+    configure.submitter(place)
+    configure.inventory(place, pairs)
+    configure.airflow(place, pairs)
+    _become(place, _own(place, programs.airflow(place)))
+
+
+def _generator(place: Layout, pairs: dict[str, str]) -> None:
+    rate = int(os.environ.get("STREAMOPS_RATE") or programs.Traffic.rate)
+    _become(place, programs.generator(place, programs.Traffic(rate=rate)))
+
+
+def _fleet(place: Layout, pairs: dict[str, str]) -> None:
+    _become(place, _own(place, programs.fleet(place)))
+
+
+def _command_line(place: Layout, pairs: dict[str, str]) -> None:
+    configure.submitter(place)
+    configure.inventory(place, pairs)
+    _become(place, programs.Program("streamops", (str(builds.VENV / "bin" / "streamops"), *sys.argv[2:])))
+
+
+def _own(place: Layout, listed: tuple[programs.Program, ...]) -> programs.Program:
+    return next(program for program in listed if program.name == place.here)
+
+
+def _supervised(place: Layout, pairs: dict[str, str], program: programs.Program, *, start: bool) -> None:
+    supervision.write_node_configuration(place, pairs, program, start=start)
+    daemon = (sys.executable, "-m", "supervisor.supervisord", "-c", str(place.supervisor_conf))
+    _become(place, programs.Program("supervisord", daemon))
+
+
+def _become(place: Layout, program: programs.Program) -> None:
+    environment = programs.common_environment(place) | dict(program.environment)
+    os.execvpe(program.command[0], program.command, environment)
+
+
+SERVICES: dict[str, Callable[[Layout, dict[str, str]], None]] = {
+    "init": init,
+    "spark-master": _master,
+    **dict.fromkeys(NODES, _node),
+    **dict.fromkeys(programs.AIRFLOW, _airflow),
+    programs.GENERATOR: _generator,
+    "cli": _command_line,
+    **dict.fromkeys(programs.FLEET, _fleet),
+}
+
+
+if __name__ == "__main__":
+    try:
+        run(sys.argv[1])
+    except StreamOpsError as error:
+        sys.exit(str(error))

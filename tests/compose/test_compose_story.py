@@ -1,0 +1,179 @@
+"""docker-compose.yaml on an engine: an upgrade, a scale-out, a shutdown, and a start from the kept volumes.
+
+One story in the order of its tests: each continues where the one before it left the containers. Everything is done
+from outside, as a user would do it: through 'make compose-up' and the command line in its container.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compose import own_engine, stand_ins
+from stack.compose import engine
+from stack.layout import REPOSITORY
+
+JOB = "trade-analyser"
+RATE = "2000"  # trades a second: what is shown here is that nothing is lost, not how fast it is
+PROJECT = "streamops-test"  # nobody's containers and volumes but this test's
+REPORT = REPOSITORY / "build" / "compose-report.json"
+
+pytestmark = pytest.mark.timeout(3600)
+
+
+@dataclass
+class Containers:
+    """The containers, from outside."""
+
+    environment: dict[str, str]
+    compose: tuple[str, ...]
+    without: tuple[str, ...]  # services whose image can neither be pulled nor stood in for
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def host(self, verb: str) -> None:
+        """What 'make compose-up' and 'make compose-down' run."""
+        left_out = [part for name in self.without for part in ("--without", name)]
+        command = [sys.executable, "-m", "stack.compose.host", verb, *(left_out if verb == "up" else ())]
+        subprocess.run(command, env=self.environment, check=True, timeout=3000)
+
+    def run(self, *arguments: str, timeout_s: float = 900) -> subprocess.CompletedProcess[str]:
+        """Compose with some arguments."""
+        command = [*self.compose, *arguments]
+        return subprocess.run(
+            command, env=self.environment, cwd=REPOSITORY, capture_output=True, text=True, timeout=timeout_s, check=False
+        )
+
+    def cli(self, *arguments: str) -> str:
+        """The command line in its container; fails the test with what it said when it fails."""
+        done = self.run("run", "--rm", "-T", "cli", *arguments)
+        assert done.returncode == 0, f"streamops {' '.join(arguments)}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+        return done.stdout
+
+    def recount(self) -> dict[str, Any]:
+        """A clean recount."""
+        report: dict[str, Any] = json.loads(self.cli("recount", JOB, "--json"))
+        assert report["clean"], report
+        return report
+
+    def recount_beyond(self, moment: datetime, measurement: str = "avg_1s", deadline_s: float = 600) -> dict[str, Any]:
+        """A clean recount that reaches windows after a moment; by the deadline."""
+        end = time.monotonic() + deadline_s
+        while True:
+            report = self.recount()
+            reached = [item["last_window"] for item in report["measurements"] if item["measurement"] == measurement]
+            if reached and reached[0] and datetime.fromisoformat(reached[0]) > moment:
+                return report
+            assert time.monotonic() < end, f"no window of {measurement} after {moment} was compared: {report}"
+
+    @contextmanager
+    def timed(self, what: str) -> Iterator[None]:
+        """Keep how long something took, for the report."""
+        begun = time.monotonic()
+        yield
+        self.seconds[what] = round(time.monotonic() - begun, 1)
+        REPORT.parent.mkdir(exist_ok=True)
+        REPORT.write_text(json.dumps(self.summary(), indent=1))
+
+    def summary(self) -> dict[str, Any]:
+        """What the report says."""
+        listed = stand_ins.listed(self.environment)
+        return {"stand-ins": listed, "could not run": list(self.without), "rate": int(RATE), "seconds": self.seconds}
+
+
+@pytest.fixture(scope="module")
+def containers() -> Iterator[Containers]:
+    """Built and started; removed at the end, with their volumes."""
+    with own_engine.running() as given:
+        environment = os.environ | given | {"COMPOSE_PROJECT_NAME": PROJECT, "STREAMOPS_RATE": RATE}
+        environment["PYTHONPATH"] = str(REPOSITORY / "include")
+        without = stand_ins.prepare(environment)
+        found = Containers(environment, tuple(engine.find(environment).compose), tuple(without))
+        try:
+            with found.timed("build and start"):
+                found.host("up")
+            yield found
+            print(json.dumps(found.summary(), indent=1))
+        finally:
+            (REPORT.parent / "compose.log").write_text(found.run("logs", "--timestamps", "--tail", "2000").stdout)
+            found.run("--profile", "*", "down", "--volumes", "--timeout", "20")
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+def members(containers: Containers) -> list[str]:
+    done = containers.run("run", "--rm", "-T", "cli", "cluster", "--json")
+    return [node["node"] for node in json.loads(done.stdout)["members"] if node["state"] == "ALIVE"]
+
+
+def test_an_upgrade_loses_nothing(containers: Containers) -> None:
+    for version in ("v1", "v2"):
+        containers.cli("publish", "spark_jobs/trade_analyser", "--version", version)
+    with containers.timed("deploy v1"):
+        containers.cli("deploy", JOB, "v1")
+    containers.recount_beyond(now())
+    with containers.timed("upgrade to v2"):
+        containers.cli("upgrade", JOB, "v2", "--snapshot", "SavePoint1")
+    assert containers.recount_beyond(now(), "vol_1s")["version"] == "v2"
+    assert "SavePoint1" in containers.cli("snapshots", JOB)
+
+
+def test_the_cluster_grows_by_the_spare_node(containers: Containers) -> None:
+    assert members(containers) == ["node-1", "node-2"]
+    with containers.timed("scale to 3"):
+        containers.cli("cluster", "scale", "3")
+    assert members(containers) == ["node-1", "node-2", "node-3"]
+    containers.recount_beyond(now())
+
+
+def test_a_shutdown_and_a_restart_lose_nothing(containers: Containers) -> None:
+    with containers.timed("shutdown"):
+        containers.cli("cluster", "shutdown")
+    assert members(containers) == []
+    with containers.timed("restart"):
+        containers.cli("cluster", "restart")
+    assert members(containers) == ["node-1", "node-2", "node-3"]
+    containers.recount_beyond(now())
+
+
+def test_everything_is_back_after_down_and_up(containers: Containers) -> None:
+    with containers.timed("down"):
+        containers.host("down")
+    assert not containers.run("ps", "--quiet").stdout.strip()
+    stopped = now()
+    with containers.timed("up"):
+        containers.host("up")
+    report = containers.recount_beyond(stopped + timedelta(seconds=1))
+    assert report["version"] == "v2"
+    assert members(containers) == ["node-1", "node-2", "node-3"]
+    assert "SavePoint1" in containers.cli("snapshots", JOB)
+
+
+def test_no_process_runs_as_root_and_no_secret_shows(containers: Containers) -> None:
+    secrets = {
+        line.split("=", 1)[1] for line in (REPOSITORY / ".env").read_text().splitlines() if "=" in line and line[0] != "#"
+    }
+    for container in containers.run("ps", "--quiet").stdout.split():
+        shown = _docker(containers, "inspect", "--format", "{{json .Config}} {{json .Args}}", container)
+        assert not [secret for secret in secrets if secret in shown]
+        listed = _docker(containers, "top", container, "-eo", "uid,args").splitlines()[1:]
+        # The engine's own init is the one process that stays root.
+        assert [line for line in listed if line.split()[0] == "0" and "docker-init" not in line] == []
+        assert not [line for line in listed if any(secret in line for secret in secrets)]
+
+
+def _docker(containers: Containers, *arguments: str) -> str:
+    command = ["docker", *arguments]
+    return subprocess.run(command, env=containers.environment, capture_output=True, text=True, check=True).stdout
