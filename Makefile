@@ -7,7 +7,7 @@ PARALLEL := -n 2 --dist loadgroup --no-loadscope-reorder
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test lock up down status demo demo-elasticity demo-fleet test test-faults bench lint format
+.PHONY: help setup setup-test lock up down status demo demo-elasticity demo-fleet test test-faults bench dashboards lint format
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -48,6 +48,9 @@ test-faults: setup-test ## with SEEDS=n above 1: every fault with n seeds, every
 
 bench: setup ## measure rate, lateness, memory, checks, the gap of an upgrade and the cluster; writes docs/performance.md
 	@$(BIN)/python -m benchmarks
+
+dashboards: setup ## write Grafana's dashboards again, after a change of include/stack/dashboards.py
+	@$(BIN)/python -m stack.dashboards
 
 lint: setup ## ruff and mypy
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
