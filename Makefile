@@ -7,7 +7,7 @@ PARALLEL := -n 2 --dist loadgroup --no-loadscope-reorder
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test lock up down status demo demo-elasticity demo-fleet test test-faults test-compose compose-up compose-down bench lint format
+.PHONY: help setup setup-test lock up down status demo demo-elasticity demo-fleet test test-faults test-compose compose-up compose-down bench dashboards lint format
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -60,6 +60,9 @@ test-compose: setup-test ## the story of an upgrade in containers, wherever an e
 
 bench: setup ## measure rate, lateness, memory, checks, the gap of an upgrade and the cluster; writes docs/performance.md
 	@$(BIN)/python -m benchmarks
+
+dashboards: setup ## write Grafana's dashboards again, after a change of include/stack/dashboards.py
+	@$(BIN)/python -m stack.dashboards
 
 lint: setup ## ruff and mypy
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy

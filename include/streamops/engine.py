@@ -162,7 +162,7 @@ class Engine:
             return
         operation = self._change(job, operation_id, {"state": "failed", "reason": reason})
         self._tell_truth(operation)
-        receipts.settle(self.store, operation, "failed")
+        receipts.settle(self.ports, operation, "failed", self.say)
         self.say(f"Operation {operation_id} failed at {operation.at() or 'its end'}: {reason}")
 
     def undo(self, job: str, operation_id: str) -> str:
@@ -175,7 +175,7 @@ class Engine:
             self._run_undo(job, operation_id, name)
         if names:
             operation = self._change(job, operation_id, {"state": "undone"})
-            for line in receipts.lines(receipts.settle(self.store, operation, "undone")):
+            for line in receipts.lines(receipts.settle(self.ports, operation, "undone", self.say)):
                 self.say(line)
         self.say(f"Operation {operation_id}: {said}")
         return f"{said[0].upper()}{said[1:]}."

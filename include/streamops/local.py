@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from streamops import timeline
 from streamops.adapters.influx import Points
 from streamops.adapters.kafka import Ledger
 from streamops.adapters.nodes import SupervisedNodes
@@ -25,5 +26,6 @@ def local_ports(settings: Settings, owners: OwnersPort, store: ObjectStore | Non
         retention=lambda: ObjectStore(settings.for_retention()),
         free_bytes=lambda: free_bytes(settings),
         sinks_answer=lambda: Points(settings).ping(),
+        mark=lambda found, say: timeline.mark(settings, found, say),
         nodes=lambda: SupervisedNodes(settings),
     )

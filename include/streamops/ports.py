@@ -12,6 +12,7 @@ from streamops.cluster.nodes import Inventory
 from streamops.definitions import Resources
 from streamops.errors import NotFoundError
 from streamops.operations import Owner
+from streamops.receipts import Receipt
 from streamops.records import Offsets
 from streamops.submission import Submission
 
@@ -88,8 +89,9 @@ class Ports:
 
     ``retention`` opens the object store with the identity that may delete snapshots and jobs, for what deletes them.
     ``free_bytes`` tells how much room the object store has, where that can be known; ``sinks_answer`` raises
-    UnreachableError when results could not be written now. ``adopt_wait_s`` is how long a
-    retried submission waits for the driver that an earlier try may have started.
+    UnreachableError when results could not be written now. ``mark`` puts an operation that is over on the
+    dashboards, if it can: it never raises, soon returns, and says in one line what went wrong. ``adopt_wait_s`` is
+    how long a retried submission waits for the driver that an earlier try may have started.
     """
 
     store: ObjectStore
@@ -100,6 +102,7 @@ class Ports:
     retention: Callable[[], ObjectStore]
     free_bytes: Callable[[], int | None] = lambda: None
     sinks_answer: Callable[[], None] = lambda: None
+    mark: Callable[[Receipt, Callable[[str], None]], None] = lambda found, say: None
     nodes: Callable[[], NodesPort] = _no_nodes
     adopt_wait_s: float = 40.0
     look_s: float = 0.25

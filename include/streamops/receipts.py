@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict
 
@@ -13,6 +13,9 @@ from streamops.adapters.object_store import ObjectStore
 from streamops.names import CLUSTER, label
 from streamops.operations import LEAVE_RUNNING, Operation, plan
 from streamops.records import Deployment, Offsets, now
+
+if TYPE_CHECKING:
+    from streamops.ports import Ports
 
 AIRFLOW, HERE = "Airflow", "the command line, without Airflow"
 
@@ -183,8 +186,9 @@ def write(store: ObjectStore, found: Receipt) -> None:
     records.write(store, keys.receipt(found.job, found.id), found)
 
 
-def settle(store: ObjectStore, operation: Operation, state: str) -> Receipt:
-    """Make and store the receipt of an operation that is over."""
+def settle(ports: Ports, operation: Operation, state: str, say: Callable[[str], None]) -> Receipt:
+    """Make and store the receipt of an operation that is over, and mark the operation on the dashboards."""
+    store = ports.store
     numbers: dict[str, int] = {}
     if operation.job != CLUSTER:
         record = records.read(store, keys.record(operation.job), records.JobRecord)
@@ -197,6 +201,7 @@ def settle(store: ObjectStore, operation: Operation, state: str) -> Receipt:
     }
     found = receipt(operation, state, {which: item.value for which, item in read.items() if item})
     write(store, found)
+    ports.mark(found, say)
     return found
 
 

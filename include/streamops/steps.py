@@ -545,7 +545,7 @@ def clear_leftovers(work: Work, job: str) -> None:
 
 def finish(work: Work) -> Facts:
     clear_leftovers(work, work.job)
-    for line in receipts.lines(receipts.settle(work.ports.store, work.operation, "succeeded")):
+    for line in receipts.lines(receipts.settle(work.ports, work.operation, "succeeded", work.say)):
         work.say(line)
     return {"receipt": keys.receipt(work.job, work.operation.id)}
 

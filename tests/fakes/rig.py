@@ -22,6 +22,7 @@ from streamops.errors import NotFoundError
 from streamops.fingerprints import Aggregate, Fingerprint, Key, Operator, Slot
 from streamops.operations import Operation as Operation
 from streamops.operations import Owner, Request, tasks
+from streamops.receipts import Receipt
 from streamops.records import FINAL
 from streamops.settings import Settings
 from streamops.submission import Submission
@@ -158,6 +159,7 @@ class Rig:
         self.cluster, self.topic, self.runs = Cluster(settings, directory, began), Topic(began), Runs()
         self.nodes = Nodes(self.cluster.processes, relaunch=self.cluster.relaunch)
         self.said: list[str] = []
+        self.marked: list[Receipt] = []  # on the dashboards
         self.free: int | None = None
         self.count = 0
 
@@ -184,6 +186,7 @@ class Rig:
             retention=lambda: self.retention,
             free_bytes=lambda: self.free,
             nodes=lambda: self.nodes,
+            mark=lambda found, say: self.marked.append(found),
             adopt_wait_s=15,
             look_s=0.05,
         )

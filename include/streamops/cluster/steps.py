@@ -257,7 +257,7 @@ def finish(work: Work) -> Facts:
         cluster_record.change(store, {"nodes": tuple(facts["nodes"]), **by})
     for record in claimed(work):
         clear_leftovers(work, record.job)
-    for line in receipts.lines(receipts.settle(store, work.operation, "succeeded")):
+    for line in receipts.lines(receipts.settle(work.ports, work.operation, "succeeded", work.say)):
         work.say(line)
     return {"receipt": keys.receipt(work.job, work.operation.id)}
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
+from streamops import timeline
 from streamops.adapters.influx import Points
 from streamops.adapters.nodes import SupervisedNodes
 from streamops.adapters.object_store import ObjectStore
@@ -191,6 +192,7 @@ class StreamOpsHook(BaseHook):
             retention=lambda: self.retention,
             free_bytes=lambda: free_bytes(self.settings),
             sinks_answer=lambda: Points(self.settings).ping(),
+            mark=lambda found, say: timeline.mark(self.settings, found, say),
             nodes=lambda: SupervisedNodes(self.settings),
         )
         return Engine(ports, say, at_point)
