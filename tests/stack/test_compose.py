@@ -1,57 +1,166 @@
-"""docker-compose.yaml: as much as can be checked without an engine."""
+"""docker-compose.yaml against the definitions of the local stack. What it does on an engine: tests/compose."""
 
 from __future__ import annotations
 
-import stat
+import re
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
-from stack import container
-from stack.layout import REPOSITORY, Layout
+from stack import builds, configure, private
+from stack.compose import container, host
+from stack.layout import PORTS, REPOSITORY
+from stack.programs import AIRFLOW
 
 COMPOSE: dict[str, Any] = yaml.safe_load((REPOSITORY / "docker-compose.yaml").read_text())
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+OURS = [name for name, service in SERVICES.items() if service["image"] == "streamops"]
 
 
-def mounts() -> list[tuple[str, str, str]]:
-    return [
-        (name, *volume.split(":")[:2]) for name, service in COMPOSE["services"].items() for volume in service["volumes"]
-    ]
+def sources(name: str) -> set[str]:
+    return {secret["source"] for secret in SERVICES[name].get("secrets", [])}
 
 
-def test_every_file_and_volume_it_names_exists() -> None:
-    for service, source, _ in mounts():
-        assert (REPOSITORY / source).is_dir() if source.startswith(".") else source in COMPOSE["volumes"], service
-    dockerfile = (REPOSITORY / "Dockerfile").read_text()
-    for named in ("include/stack/install.py", "include/stack/compose/requirements.txt"):
-        assert named in dockerfile
-        assert (REPOSITORY / named).is_file()
+def test_every_service_of_our_image_is_one_that_the_image_knows() -> None:
+    for name in OURS:
+        words = SERVICES[name].get("entrypoint") or SERVICES[name]["command"]
+        assert words == [".venv/bin/python", "-m", "stack.compose.container", name]
+    assert set(OURS) == set(container.SERVICES)
 
 
-def test_every_service_waits_for_one_that_exists() -> None:
-    services = COMPOSE["services"]
-    for name, service in services.items():
-        for needed, condition in service.get("depends_on", {}).items():
-            assert needed in services, name
-            assert condition["condition"] != "service_healthy" or "healthcheck" in services[needed], name
+def test_each_service_is_reached_by_its_own_name() -> None:
+    reached = set(container.layout("cli").hosts.values())
+    assert reached <= set(SERVICES)
+    for name in reached & set(OURS):
+        assert SERVICES[name]["hostname"] == name
+
+
+def test_the_broker_has_the_settings_of_the_local_one() -> None:
+    wanted = configure.kafka_settings(container.layout("kafka")) | {"log.dirs": "/var/lib/kafka/data"}
+    given = SERVICES["kafka"]["environment"].copy()
+    assert given.pop("CLUSTER_ID")
+    assert given.pop("KAFKA_HEAP_OPTS")
+    assert given == {f"KAFKA_{key.upper().replace('.', '_')}": str(value) for key, value in wanted.items()}
+
+
+def test_published_images_have_the_versions_of_the_local_servers() -> None:
+    kafka = re.search(r"<artifactId>kafka_2.13</artifactId><version>(.+?)<", _pin("kafka", "pom.xml"))
+    influxdb = re.search(r"influxdata/influxdb/v2 v(\S+)", _pin("influxd", "go.mod"))
+    assert kafka
+    assert influxdb
+    assert SERVICES["kafka"]["image"] == f"apache/kafka:{kafka[1]}"
+    assert SERVICES["influxdb"]["image"] == f"influxdb:{influxdb[1]}"
+
+
+def _pin(server: str, name: str) -> str:
+    return (builds.PINS / server / name).read_text()
+
+
+def test_only_pages_for_people_are_published_and_on_loopback_alone() -> None:
+    published = [port for service in SERVICES.values() for port in service.get("ports", [])]
+    pages = [PORTS[name] for name in ("airflow", "spark-master-ui", "minio-console", "influxd")] + [3000]
+    assert sorted(published) == sorted(f"127.0.0.1:{port}:{port}" for port in pages)
+    assert {address for address, _, _ in host.PAGES.values()} == {f"http://127.0.0.1:{port}" for port in pages}
+
+
+def test_the_servers_listen_where_the_definitions_say() -> None:
+    minio = SERVICES["minio"]["command"]
+    assert minio[minio.index("--address") + 1] == f":{PORTS['minio']}"
+    assert minio[minio.index("--console-address") + 1] == f":{PORTS['minio-console']}"
+    assert SERVICES["influxdb"]["environment"]["INFLUXD_HTTP_BIND_ADDRESS"] == f":{PORTS['influxd']}"
+    place = container.layout("airflow-scheduler")
+    assert place.url("minio") == "http://minio:9000"
+    assert place.url("influxd") == "http://influxdb:8086"
+    assert place.address("spark-master") == "spark-master:7077"
 
 
 def test_no_secret_is_spelled_out_or_passed_in_the_environment() -> None:
-    for name, service in COMPOSE["services"].items():
+    for name, service in SERVICES.items():
         for key in service.get("environment", {}):
-            secret = any(word in key for word in ("PASSWORD", "TOKEN", "SECRET_KEY", "DATABASE"))
+            secret = any(word in key for word in ("PASSWORD", "TOKEN", "SECRET", "ROOT_USER"))
             assert not secret or key.endswith("FILE"), f"{name}: {key}"
 
 
-def test_every_secret_file_it_names_is_written(tmp_path: Path) -> None:
-    container.write_secrets(Layout(tmp_path))
-    text = (REPOSITORY / "docker-compose.yaml").read_text()
-    named = {part.split("/secrets/")[1].split("}")[0] for part in text.split() if "/secrets/" in part}
-    written = {path.name: path for path in (tmp_path / "secrets").iterdir()}
-    assert named == set(written) & named
-    assert len(named) == 3
-    assert {stat.S_IMODE(path.stat().st_mode) for path in written.values()} == {0o600}
-    before = {name: path.read_text() for name, path in written.items()}
-    container.write_secrets(Layout(tmp_path))
-    assert {name: path.read_text() for name, path in written.items()} == before
+def test_a_secret_is_a_private_file_of_the_containers_user(tmp_path: Path) -> None:
+    host.write_secrets(tmp_path / ".env")
+    written = private.read_pairs(tmp_path / ".env")
+    used = set().union(*(sources(name) for name in SERVICES))
+    assert used == set(COMPOSE["secrets"]) <= set(written)
+    assert all(value == {"environment": name} for name, value in COMPOSE["secrets"].items())
+    assert (tmp_path / ".env").stat().st_mode & 0o777 == 0o600
+    for name, service in SERVICES.items():
+        owner = service.get("user", "10001").split(":")[0]
+        for secret in service.get("secrets", []):
+            assert (secret["uid"], secret["mode"]) == (owner, 0o400), name
+
+
+def test_secrets_are_written_once_and_kept(tmp_path: Path) -> None:
+    host.write_secrets(tmp_path / ".env")
+    before = (tmp_path / ".env").read_text()
+    host.write_secrets(tmp_path / ".env")
+    assert (tmp_path / ".env").read_text() == before
+
+
+@pytest.mark.parametrize("name", [*container.NODES, "spark-master", *AIRFLOW, "init", "cli"])
+def test_each_container_has_the_secrets_that_its_configuration_needs(name: str, tmp_path: Path) -> None:
+    place = container.layout(name, tmp_path / "home")
+    given = tmp_path / "secrets"
+    given.mkdir()
+    for source in sources(name):
+        (given / source).write_text(f"{source.lower()}\n")
+    pairs = container.prepare(place, tmp_path / "spark", given)
+    place.run.mkdir(parents=True, exist_ok=True)
+    if name in (*container.NODES, "spark-master"):
+        configure.node(place, pairs)
+        assert pairs["SUPERVISOR_PASSWORD"] == "supervisor_password"
+        assert not {"S3_ACCESS_KEY", "S3_RETENTION_ACCESS_KEY", "SNAPSHOT_KEYS", "AIRFLOW_PASSWORD"} & set(pairs)
+    else:
+        configure.airflow(place, pairs)
+        assert "@postgres:5432/" in (place.airflow / "airflow.cfg").read_text()
+    if name in (*AIRFLOW, "cli"):
+        configure.inventory(place, pairs)
+        assert not {"MINIO_ROOT_PASSWORD", "S3_JOBS_ACCESS_KEY", "INFLUX_PASSWORD"} & set(pairs)
+
+
+def test_a_node_is_a_machine_of_its_own(tmp_path: Path) -> None:
+    place = container.layout("node-3", tmp_path)
+    configure.inventory(place, {"SUPERVISOR_USER": "u", "SUPERVISOR_PASSWORD": "p"})
+    listed = yaml.safe_load(place.nodes_file.read_text())
+    assert [node["supervisor"] for node in listed["nodes"]] == [f"http://{name}:9010" for name in container.NODES]
+    assert listed["nodes"][2]["page"] == "http://node-3:8093"
+    assert listed["master"]["supervisor"] == "http://spark-master:9010"
+
+
+def test_the_limits_of_memory_fit_8_gib() -> None:
+    """The spare node's worker runs only after a scale-out, 'init' ends before the others start."""
+    passing = {"node-3", "init"}
+    running = [name for name, service in SERVICES.items() if "profiles" not in service and name not in passing]
+    limits = {name: re.search(r"(\d+)m}?$", SERVICES[name]["mem_limit"]) for name in SERVICES}
+    assert sum(int(limit[1]) for name in running if (limit := limits[name])) <= 8 * 1024
+    assert all(limits.values())
+
+
+def test_what_must_last_lies_in_volumes_and_every_volume_is_used() -> None:
+    named = {volume.split(":")[0] for service in SERVICES.values() for volume in service.get("volumes", [])}
+    assert {name for name in named if not name.startswith(".")} == set(COMPOSE["volumes"])
+    assert all((REPOSITORY / name).is_dir() for name in named if name.startswith("."))
+
+
+def test_every_service_waits_for_one_that_exists_and_can_tell() -> None:
+    for name, service in SERVICES.items():
+        for needed, condition in service.get("depends_on", {}).items():
+            assert needed in SERVICES, name
+            assert condition["condition"] != "service_healthy" or "healthcheck" in SERVICES[needed], name
+
+
+def test_no_container_runs_as_root() -> None:
+    users = {name: service["user"] for name, service in SERVICES.items() if "user" in service}
+    assert not any(user.split(":")[0] in ("0", "root") for user in users.values())
+    built = {name for name, service in SERVICES.items() if service["image"].startswith("streamops")}
+    assert set(users) | built == set(SERVICES)
+    stages = (REPOSITORY / "Dockerfile").read_text().split("\nFROM ")
+    for target in ("minio", "streamops"):
+        stage = next(stage for stage in stages if f" AS {target}\n" in stage)
+        assert re.search(r"^USER (streamops|10001)", stage, re.MULTILINE), target
