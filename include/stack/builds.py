@@ -44,6 +44,7 @@ class GoServer:
     variable: str
     tags: str = ""
     helper: str = ""  # a tool that must be first on PATH during the build
+    stamp: str = ""  # a variable of the program and the version that it shall hold, where it does not know it itself
 
     def target(self) -> Path:
         """Where the cache holds it, whether it is there or not."""
@@ -73,7 +74,8 @@ class GoServer:
                 environment["PATH"] = f"{tools}{os.pathsep}{environment['PATH']}"
                 environment |= _rust()
             fresh = target.with_name(f".{target.name}.{os.getpid()}")
-            command = ["go", "build", "-ldflags", "-s -w", "-o", str(fresh)]
+            flags = "-s -w" + (f" -X {self.stamp}" if self.stamp else "")
+            command = ["go", "build", "-ldflags", flags, "-o", str(fresh)]
             command += (["-tags", self.tags] if self.tags else []) + [self.package]
             run(command, PINS / self.name, environment, output)
         os.replace(fresh, target)
@@ -117,6 +119,13 @@ INFLUXD = GoServer(
 )
 KAFKA = Jars("kafka")
 SPARK_JARS = Jars("spark-jars")
+COMPOSE = GoServer(
+    "docker-compose",
+    "github.com/docker/compose/v2/cmd",
+    "STREAMOPS_COMPOSE",
+    stamp="github.com/docker/compose/v2/internal.Version=v2.40.3",
+)
+# What the local stack consists of; Compose is built only where an engine has none.
 ALL: tuple[GoServer | Jars, ...] = (MINIO, INFLUXD, KAFKA, SPARK_JARS)
 
 

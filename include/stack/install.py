@@ -6,6 +6,7 @@ so a second call is quick, and a call that was interrupted is continued by the n
 
 from __future__ import annotations
 
+import argparse
 import fcntl
 import hashlib
 import importlib.util
@@ -18,6 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from pathlib import Path
+from typing import IO
 
 if __package__ in (None, ""):  # started as a file, before anything is installed
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -26,6 +28,10 @@ from stack import builds
 
 REPOSITORY = builds.VENV.parent
 LOCK = REPOSITORY / "requirements.lock"
+SERVERS = {server.name: server for server in builds.ALL}
+PACKAGES, CHECKOUT = "python", "streamops"  # what the lock names; this checkout among them, and SPARK_HOME
+DEFAULT = (PACKAGES, CHECKOUT, *SERVERS)
+EXTRA = {builds.COMPOSE.name: builds.COMPOSE}  # built only where it is asked for
 COMPILERS = ("pkg-config", "clang", "libclang-dev", "protobuf-compiler")  # what building influxd needs
 BROWSER = ("chromium", "chromium-driver")  # what the tests of the Airflow page need
 TOOLS = {
@@ -45,15 +51,19 @@ def say(text: str) -> None:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Set everything up; ``--browser`` adds what the browser tests need. Returns the exit code."""
+    """Set everything up, or the parts that ``--parts`` names; ``--browser`` adds what the browser tests need.
+
+    Returns the exit code.
+    """
     if sys.version_info[:2] != (3, 11):
         print(f"StreamOps needs Python 3.11, not {sys.version.split()[0]}; run 'make PYTHON=python3.11 ...'.")
         return 1
+    asked = arguments(argv)
     try:
         builds.cache().mkdir(parents=True, exist_ok=True)
         with (builds.cache() / "setup.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # one set-up at a time; a second one waits and then finds all done
-            changed = _set_up(browser="--browser" in argv)
+            changed = _set_up(asked.parts, asked.browser)
     except builds.BuildError as error:
         print(f"Set-up stopped: {error}", file=sys.stderr)
         return 1
@@ -65,21 +75,39 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def _set_up(browser: bool) -> bool:
-    missing = [server for server in builds.ALL if server.find() is None]
+def arguments(argv: Sequence[str]) -> argparse.Namespace:
+    """``parts`` as a tuple of names, in the order of the set-up, and ``browser``. Exits on what it does not know."""
+    parser = argparse.ArgumentParser(description="Set up what is missing.")
+    parser.add_argument("--browser", action="store_true", help="add what the browser tests need")
+    known = [*DEFAULT, *EXTRA]
+    parser.add_argument(
+        "--parts", default=",".join(DEFAULT), help=f"only these, with commas between them: {', '.join(known)}"
+    )
+    asked = parser.parse_args(argv)
+    named = asked.parts.split(",")
+    if wrong := [name for name in named if name not in known]:
+        parser.error(f"there is no part '{wrong[0]}'; the parts are {', '.join(known)}")
+    asked.parts = tuple(name for name in known if name in named)
+    return asked
+
+
+def _set_up(parts: Sequence[str], browser: bool) -> bool:
+    servers = [server for name, server in (SERVERS | EXTRA).items() if name in parts]
+    missing = [server for server in servers if server.find() is None]
     packages = list(COMPILERS) if builds.INFLUXD in missing else []
-    if importlib.util.find_spec("ensurepip") is None:  # Debian ships it apart from Python
+    if PACKAGES in parts and importlib.util.find_spec("ensurepip") is None:  # Debian ships it apart from Python
         packages.append("python3.11-venv")
-    installed = _debian_packages([*packages, *(BROWSER if browser else ())])
-    _tools(missing)
+    installed = debian_packages([*packages, *(BROWSER if browser else ())])
+    _tools(missing, runs=CHECKOUT in parts)
     logs = builds.cache() / "log"
     logs.mkdir(exist_ok=True)
-    jobs: list[Callable[[], bool]] = [lambda: _python(logs / "pip.log")]
+    jobs: list[Callable[[], bool]] = [lambda: _python(parts, logs / "pip.log")]
     jobs.append(lambda: _build([server for server in missing if isinstance(server, builds.GoServer)], logs))
     jobs.append(lambda: _build([server for server in missing if isinstance(server, builds.Jars)], logs))
     with ThreadPoolExecutor(len(jobs)) as pool:
         changed = any(_results([pool.submit(job) for job in jobs]))
-    builds.spark_home()
+    if CHECKOUT in parts:
+        builds.spark_home()
     return changed or installed
 
 
@@ -98,28 +126,40 @@ def _build(servers: Sequence[builds.GoServer | builds.Jars], logs: Path) -> bool
     return bool(servers)
 
 
-def _python(log: Path) -> bool:
-    """Bring the virtual environment to exactly the locked versions."""
-    wanted = hashlib.sha256(LOCK.read_bytes() + (REPOSITORY / "pyproject.toml").read_bytes()).hexdigest()
-    mark = builds.VENV / "streamops-lock.sha256"
+def _python(parts: Sequence[str], log: Path) -> bool:
+    """Bring the virtual environment to exactly the locked versions, with this checkout among them."""
+    python = builds.VENV / "bin" / "python"
+    pip = [str(python), "-m", "pip", "--disable-pip-version-check", "install", "--no-deps"]
+    complete = (builds.VENV / "bin" / "pip").exists()  # pip comes last, so an interrupted one lacks it
+    # The lock is complete, so nothing is left to resolve; Python compiles what is imported, which is a small part.
+    packages = [[*pip, "--no-compile", "-r", str(LOCK)]]
+    packages[:0] = [] if complete else [[sys.executable, "-m", "venv", str(builds.VENV)]]
+    checkout = [[*pip, "--no-build-isolation", "-e", str(REPOSITORY)]]
+    with log.open("w") as output:
+        changed = []
+        if PACKAGES in parts:
+            changed.append(_once("lock", [LOCK], "Python packages", packages, output))
+        if CHECKOUT in parts:
+            own = [LOCK, REPOSITORY / "pyproject.toml"]
+            changed.append(_once("checkout", own, "this checkout among them", checkout, output))
+    return any(changed)
+
+
+def _once(name: str, sources: Sequence[Path], what: str, steps: Sequence[list[str]], output: IO[str]) -> bool:
+    """Take the steps unless they were taken for the same content of the files; a mark in the environment says so."""
+    wanted = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()
+    mark = builds.VENV / f"streamops-{name}.sha256"
     if mark.is_file() and mark.read_text() == wanted:
         return False
-    python = builds.VENV / "bin" / "python"
-    complete = (builds.VENV / "bin" / "pip").exists()  # pip comes last, so an interrupted one lacks it
-    steps = [] if complete else [[sys.executable, "-m", "venv", str(builds.VENV)]]
-    pip = [str(python), "-m", "pip", "--disable-pip-version-check", "install"]
-    # The lock is complete, so nothing is left to resolve; Python compiles what is imported, which is a small part.
-    steps += [[*pip, "--no-deps", "--no-compile", "-r", str(LOCK)]]
-    steps += [[*pip, "--no-deps", "--no-build-isolation", "-e", str(REPOSITORY)]]
-    with _Heartbeat("Python packages: installing"), log.open("w") as output:
+    with _Heartbeat(f"{what}: installing"):
         for step in steps:
             builds.run(step, REPOSITORY, dict(os.environ), output)
     mark.write_text(wanted)
     return True
 
 
-def _tools(missing: Sequence[builds.GoServer | builds.Jars]) -> None:
-    needed = ["java"]
+def _tools(missing: Sequence[builds.GoServer | builds.Jars], runs: bool) -> None:
+    needed = ["java"] if runs else []
     needed += ["go"] if any(isinstance(server, builds.GoServer) for server in missing) else []
     needed += ["cargo"] if builds.INFLUXD in missing else []
     needed += ["mvn"] if any(isinstance(server, builds.Jars) for server in missing) else []
@@ -128,8 +168,8 @@ def _tools(missing: Sequence[builds.GoServer | builds.Jars]) -> None:
         raise builds.BuildError(f"{'; '.join(lacking)}. Install what is missing and run this again.")
 
 
-def _debian_packages(names: Sequence[str]) -> bool:
-    """Install what is missing, where that is allowed; else stop with the command to run."""
+def debian_packages(names: Sequence[str]) -> bool:
+    """Install what is missing, where that is allowed; else raise BuildError with the command to run."""
     lacking = [name for name in names if not _installed(name)]
     if not lacking:
         return False
@@ -141,7 +181,7 @@ def _debian_packages(names: Sequence[str]) -> bool:
         raise builds.BuildError(f"system packages are missing; run: sudo {' '.join(command)}")
     environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
     log = builds.cache() / "log" / "apt.log"
-    log.parent.mkdir(exist_ok=True)
+    log.parent.mkdir(parents=True, exist_ok=True)
     with _Heartbeat(f"system packages ({' '.join(lacking)}): installing"), log.open("w") as output:
         builds.run([*prefix, "apt-get", "update"], REPOSITORY, environment, output)
         builds.run([*prefix, *command], REPOSITORY, environment, output)
