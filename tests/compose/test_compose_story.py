@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -19,9 +19,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from compose import own_engine, stand_ins
-from stack.compose import engine
+from stack import private
+from stack.compose import engine, host
 from stack.layout import REPOSITORY
 
 JOB = "trade-analyser"
@@ -38,20 +40,32 @@ class Containers:
 
     environment: dict[str, str]
     compose: tuple[str, ...]
-    without: tuple[str, ...]  # services whose image can neither be pulled nor stood in for
+    images: list[stand_ins.Image]
     seconds: dict[str, float] = field(default_factory=dict)
 
     def host(self, verb: str) -> None:
         """What 'make compose-up' and 'make compose-down' run."""
-        left_out = [part for name in self.without for part in ("--without", name)]
+        left_out = [part for name in self.without() for part in ("--without", name)]
         command = [sys.executable, "-m", "stack.compose.host", verb, *(left_out if verb == "up" else ())]
         subprocess.run(command, env=self.environment, check=True, timeout=3000)
+
+    def without(self) -> list[str]:
+        """Services whose image can neither be pulled nor stood in for."""
+        missing = {image.name for image in self.images if image.kind == "missing"}
+        services = yaml.safe_load((REPOSITORY / "docker-compose.yaml").read_text())["services"]
+        return [name for name, service in services.items() if service["image"] in missing]
 
     def run(self, *arguments: str, timeout_s: float = 900) -> subprocess.CompletedProcess[str]:
         """Compose with some arguments."""
         command = [*self.compose, *arguments]
         return subprocess.run(
-            command, env=self.environment, cwd=REPOSITORY, capture_output=True, text=True, timeout=timeout_s, check=False
+            command,
+            env=self.environment,
+            cwd=REPOSITORY,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
         )
 
     def cli(self, *arguments: str) -> str:
@@ -87,18 +101,19 @@ class Containers:
 
     def summary(self) -> dict[str, Any]:
         """What the report says."""
-        listed = stand_ins.listed(self.environment)
-        return {"stand-ins": listed, "could not run": list(self.without), "rate": int(RATE), "seconds": self.seconds}
+        images = {image.name: image.kind for image in self.images}
+        return {"images": images, "could not run": self.without(), "rate": int(RATE), "seconds": self.seconds}
 
 
 @pytest.fixture(scope="module")
 def containers() -> Iterator[Containers]:
     """Built and started; removed at the end, with their volumes."""
-    with own_engine.running() as given:
-        environment = os.environ | given | {"COMPOSE_PROJECT_NAME": PROJECT, "STREAMOPS_RATE": RATE}
-        environment["PYTHONPATH"] = str(REPOSITORY / "include")
-        without = stand_ins.prepare(environment)
-        found = Containers(environment, tuple(engine.find(environment).compose), tuple(without))
+    with own_engine.engine(Path(os.environ.get("STREAMOPS_ENGINE_DIR") or own_engine.DIRECTORY)) as given:
+        environment = given | {"COMPOSE_PROJECT_NAME": PROJECT, "STREAMOPS_RATE": RATE}
+        os.environ.update(environment)  # what looks for the tools asks there
+        images = stand_ins.prepare(environment)
+        print(stand_ins.report(images))
+        found = Containers(environment, engine.find().compose, images)
         try:
             with found.timed("build and start"):
                 found.host("up")
@@ -162,9 +177,7 @@ def test_everything_is_back_after_down_and_up(containers: Containers) -> None:
 
 
 def test_no_process_runs_as_root_and_no_secret_shows(containers: Containers) -> None:
-    secrets = {
-        line.split("=", 1)[1] for line in (REPOSITORY / ".env").read_text().splitlines() if "=" in line and line[0] != "#"
-    }
+    secrets = set(private.read_pairs(host.ENV).values())
     for container in containers.run("ps", "--quiet").stdout.split():
         shown = _docker(containers, "inspect", "--format", "{{json .Config}} {{json .Args}}", container)
         assert not [secret for secret in secrets if secret in shown]

@@ -49,10 +49,8 @@ def up(say: Say = print, without: Sequence[str] = ()) -> None:
         StreamOpsError: no engine, one that is too old, a port in use, too little memory, or a server that did not
             become ready; the message says which, and what to do.
     """
-    found = engine.find()
-    if not _running(found):
-        engine.check(found)
-    write_secrets()
+    write_secrets()  # without them Compose does not even read its file
+    found = engine.check(say=say)
     began = time.monotonic()
     _compose(found, "up", "--build", "--detach", "--wait", *_others(found, without))
     host = Layout(REPOSITORY)
@@ -70,13 +68,13 @@ def down(say: Say = print) -> None:
     Raises:
         StreamOpsError: no engine, or it failed.
     """
-    found = engine.find()
-    write_secrets()  # without them Compose does not even read its file
+    write_secrets()
+    found = engine.find(say)
     _compose(found, "down")
     say("The containers are stopped; their volumes stay. 'docker compose down --volumes' removes those as well.")
 
 
-def _others(found: engine.Engine, without: Sequence[str]) -> list[str]:
+def _others(found: engine.Tools, without: Sequence[str]) -> list[str]:
     """The services to name when some are left out."""
     if not without:
         return []
@@ -85,13 +83,7 @@ def _others(found: engine.Engine, without: Sequence[str]) -> list[str]:
     return [name for name in done.stdout.split() if name not in without]
 
 
-def _running(found: engine.Engine) -> bool:
-    command = [*found.compose, "ps", "--quiet"]
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
-    return done.returncode == 0 and bool(done.stdout.strip())
-
-
-def _compose(found: engine.Engine, *arguments: str) -> None:
+def _compose(found: engine.Tools, *arguments: str) -> None:
     command = [*found.compose, *arguments]
     if subprocess.run(command, cwd=REPOSITORY, check=False).returncode:
         raise StreamOpsError(
