@@ -1,0 +1,1 @@
+"""The stack in containers: what has to be there before docker-compose.yaml is started."""
