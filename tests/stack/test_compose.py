@@ -164,3 +164,12 @@ def test_no_container_runs_as_root() -> None:
     for target in ("minio", "streamops"):
         stage = next(stage for stage in stages if f" AS {target}\n" in stage)
         assert re.search(r"^USER (streamops|10001)", stage, re.MULTILINE), target
+
+
+def test_grafana_finds_its_dashboards_and_what_its_data_source_reads() -> None:
+    provisioning = REPOSITORY / "include" / "stack" / "compose" / "grafana" / "provisioning"
+    text = "".join(path.read_text() for path in provisioning.rglob("*.yaml"))
+    targets = {volume.split(":")[1] for volume in SERVICES["grafana"]["volumes"]}
+    assert set(re.findall(r"/run/secrets/(\w+)", text)) <= sources("grafana")
+    assert set(re.findall(r"path: (\S+)", text)) <= targets
+    assert {f"/etc/grafana/provisioning/{path.name}" for path in provisioning.iterdir()} <= targets
