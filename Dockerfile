@@ -7,12 +7,12 @@ FROM golang:1.26-bookworm AS minio-build
 RUN apt-get update && apt-get install -y --no-install-recommends python3 && rm -rf /var/lib/apt/lists/*
 ENV XDG_CACHE_HOME=/opt/cache
 WORKDIR /opt/streamops
-COPY include/stack/install.py include/stack/builds.py include/stack/__init__.py include/stack/
 COPY include/stack/builds/minio include/stack/builds/minio
-# In one layer with the clean-up, or what the compiler keeps would stay in the image.
+# Compiled from the pins alone; the set-up then finds every package compiled and only links them.
+RUN cd include/stack/builds/minio && go build -o /dev/null tool
+COPY include/stack/install.py include/stack/builds.py include/stack/__init__.py include/stack/
 RUN python3 include/stack/install.py --parts minio \
- && install -m 755 /opt/cache/streamops/bin/minio-* /usr/local/bin/minio \
- && go clean -cache -modcache
+ && install -m 755 /opt/cache/streamops/bin/minio-* /usr/local/bin/minio
 
 FROM debian:bookworm-slim AS minio
 RUN useradd --system --uid 10001 --home-dir /var/lib/minio --create-home --shell /usr/sbin/nologin minio

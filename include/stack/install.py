@@ -19,7 +19,6 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import IO
 
 if __package__ in (None, ""):  # started as a file, before anything is installed
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -101,7 +100,7 @@ def _set_up(parts: Sequence[str], browser: bool) -> bool:
     _tools(missing, runs=CHECKOUT in parts)
     logs = builds.cache() / "log"
     logs.mkdir(exist_ok=True)
-    jobs: list[Callable[[], bool]] = [lambda: _python(parts, logs / "pip.log")]
+    jobs: list[Callable[[], bool]] = [lambda: _python(parts, logs)]
     jobs.append(lambda: _build([server for server in missing if isinstance(server, builds.GoServer)], logs))
     jobs.append(lambda: _build([server for server in missing if isinstance(server, builds.Jars)], logs))
     with ThreadPoolExecutor(len(jobs)) as pool:
@@ -126,7 +125,7 @@ def _build(servers: Sequence[builds.GoServer | builds.Jars], logs: Path) -> bool
     return bool(servers)
 
 
-def _python(parts: Sequence[str], log: Path) -> bool:
+def _python(parts: Sequence[str], logs: Path) -> bool:
     """Bring the virtual environment to exactly the locked versions, with this checkout among them."""
     python = builds.VENV / "bin" / "python"
     pip = [str(python), "-m", "pip", "--disable-pip-version-check", "install", "--no-deps"]
@@ -135,23 +134,22 @@ def _python(parts: Sequence[str], log: Path) -> bool:
     packages = [[*pip, "--no-compile", "-r", str(LOCK)]]
     packages[:0] = [] if complete else [[sys.executable, "-m", "venv", str(builds.VENV)]]
     checkout = [[*pip, "--no-build-isolation", "-e", str(REPOSITORY)]]
-    with log.open("w") as output:
-        changed = []
-        if PACKAGES in parts:
-            changed.append(_once("lock", [LOCK], "Python packages", packages, output))
-        if CHECKOUT in parts:
-            own = [LOCK, REPOSITORY / "pyproject.toml"]
-            changed.append(_once("checkout", own, "this checkout among them", checkout, output))
+    changed = []
+    if PACKAGES in parts:
+        changed.append(_once("lock", [LOCK], "Python packages", packages, logs))
+    if CHECKOUT in parts:
+        own = [LOCK, REPOSITORY / "pyproject.toml"]
+        changed.append(_once("checkout", own, "this checkout among them", checkout, logs))
     return any(changed)
 
 
-def _once(name: str, sources: Sequence[Path], what: str, steps: Sequence[list[str]], output: IO[str]) -> bool:
+def _once(name: str, sources: Sequence[Path], what: str, steps: Sequence[list[str]], logs: Path) -> bool:
     """Take the steps unless they were taken for the same content of the files; a mark in the environment says so."""
     wanted = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()
     mark = builds.VENV / f"streamops-{name}.sha256"
     if mark.is_file() and mark.read_text() == wanted:
         return False
-    with _Heartbeat(f"{what}: installing"):
+    with _Heartbeat(f"{what}: installing"), (logs / f"pip-{name}.log").open("w") as output:
         for step in steps:
             builds.run(step, REPOSITORY, dict(os.environ), output)
     mark.write_text(wanted)

@@ -51,8 +51,7 @@ def test_steps_are_taken_once_for_the_same_content(tmp_path: Path, monkeypatch: 
     step = [sys.executable, "-c", f"open({os.fspath(count)!r}, 'a').write('x')"]
 
     def take() -> bool:
-        with (tmp_path / "log").open("w") as output:
-            return install._once("lock", [lock], "packages", [step], output)
+        return install._once("lock", [lock], "packages", [step], tmp_path)
 
     lock.write_text("a==1\n")
     assert [take(), take()] == [True, False]

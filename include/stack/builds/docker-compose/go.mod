@@ -1,6 +1,6 @@
 module streamops.local/docker-compose
 
-go 1.26.8
+go 1.26.0
 
 tool github.com/docker/compose/v2/cmd
 
