@@ -178,7 +178,7 @@ def test_only_the_stack_changes_the_bucket_and_the_identities(here: Installation
 
 
 def test_drivers_do_not_even_read_snapshots_and_others_are_nobody_here(here: Installation, bucket: Settings) -> None:
-    for key in (DATA, keys.manifest(JOB, "s"), keys.cluster()):
+    for key in (DATA, keys.manifest(JOB, "s")):
         assert denied(lambda key=key: here.driver.get(key))
     assert here.driver.get(keys.artifact(JOB, "v1")).body == b"there"
     elsewhere = object_server.fresh_bucket(bucket)
