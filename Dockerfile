@@ -15,7 +15,7 @@ RUN python3 include/stack/install.py --parts minio \
  && install -m 755 /opt/cache/streamops/bin/minio-* /usr/local/bin/minio
 
 FROM debian:bookworm-slim AS minio
-RUN useradd --system --uid 10001 --home-dir /var/lib/minio --create-home --shell /usr/sbin/nologin minio
+RUN useradd --uid 10001 --home-dir /var/lib/minio --create-home --shell /usr/sbin/nologin minio
 COPY --from=minio-build /usr/local/bin/minio /usr/local/bin/minio
 USER 10001
 EXPOSE 9000 9001
