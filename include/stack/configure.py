@@ -10,7 +10,7 @@ from pathlib import Path
 
 import yaml
 
-from stack.layout import LOOPBACK, REPOSITORY, Layout
+from stack.layout import REPOSITORY, Layout
 from stack.private import render_pairs, write_private
 from stack.programs import SPARE_WORKERS, WORKER_CORES, WORKERS, common_environment, java, kafka_jars
 from streamops.errors import StreamOpsError
@@ -172,7 +172,7 @@ def airflow(layout: Layout, pairs: dict[str, str]) -> None:
     write_private(connections, json.dumps(_connections(layout, pairs), indent=1))
     backend = "airflow.secrets.local_filesystem.LocalFilesystemBackend"
     arguments = json.dumps({"connections_file_path": str(connections)})
-    url = f"http://{LOOPBACK}:{layout.port('airflow')}"  # where people find it, whatever machine it is on
+    url = layout.page("airflow")
     sections: dict[str, dict[str, object]] = {
         "core": {
             "dags_folder": REPOSITORY / "dags",

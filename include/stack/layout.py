@@ -76,6 +76,10 @@ class Layout:
         """HTTP address of a server."""
         return f"http://{self.address(name)}"
 
+    def page(self, name: str) -> str:
+        """Where people find a server, whatever machine it is on."""
+        return f"http://{LOOPBACK}:{self.port(name)}"
+
     def supervisor_url(self, program: str) -> str:
         """HTTP address of the supervisor that runs a program."""
         return f"http://{self.host(program)}:{self.port('supervisor')}"

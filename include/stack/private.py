@@ -82,6 +82,7 @@ def endpoints(layout: Layout, spark_home: Path) -> dict[str, str]:
         "SPARK_MASTER": f"spark://{layout.address('spark-master')}",
         "SPARK_UI": layout.url("spark-master-ui"),
         "AIRFLOW_URL": layout.url("airflow"),
+        "AIRFLOW_PAGE": layout.page("airflow"),
         "AIRFLOW_USER": "admin",
         "SUPERVISOR_URL": layout.url("supervisor"),
         "SUPERVISOR_USER": "streamops",

@@ -34,6 +34,7 @@ class Settings(BaseModel):
     spark_master: str = ""
     spark_ui: str = ""
     airflow_url: str = ""
+    airflow_page: str = ""  # where people find it, if that is another address
     airflow_user: str = ""
     airflow_password: SecretStr = SecretStr("")
     # What a submitter needs on its own host, and the path that every node has:

@@ -64,7 +64,6 @@ def init(place: Layout, pairs: dict[str, str]) -> None:
     """
     for name, probe in (("minio", ready.minio), ("influxd", ready.influxd), ("kafka", ready.kafka)):
         ready.wait(name, probe, place, 120)
-    place.log.mkdir(parents=True, exist_ok=True)
     configure.airflow(place, pairs)
     configure.migrate_airflow(place)
 
@@ -79,7 +78,8 @@ def run(service: str) -> None:
     if service not in SERVICES:
         raise NotFoundError(f"There is no service {service!r}; there are {', '.join(sorted(SERVICES))}.")
     place = layout(service)
-    place.run.mkdir(parents=True, exist_ok=True)
+    for directory in (place.run, place.log):
+        directory.mkdir(parents=True, exist_ok=True)
     SERVICES[service](place, prepare(place, builds.spark_home()))
 
 

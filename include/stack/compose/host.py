@@ -15,7 +15,6 @@ from stack import ready
 from stack.compose import engine
 from stack.layout import REPOSITORY, Layout
 from stack.private import kept_or_generated, read_pairs, render_pairs, write_private
-from stack.programs import WORKERS
 from streamops.errors import StreamOpsError
 
 ENV = REPOSITORY / ".env"
@@ -54,10 +53,11 @@ def up(say: Say = print, without: Sequence[str] = ()) -> None:
     began = time.monotonic()
     _compose(found, "up", "--build", "--detach", "--wait", *_others(found, without))
     host = Layout(REPOSITORY)
-    ready.wait("spark-master", ready.workers(len(WORKERS)), host, 180)
+    ready.wait("spark-master", ready.workers(1), host, 180)
     ready.wait("airflow-api-server", ready.airflow, host, 300)
     say(f"The containers are ready after {time.monotonic() - began:.0f} s.")
-    for name, (address, user, password) in PAGES.items():
+    shown = {name: page for name, page in PAGES.items() if name.lower() not in without}
+    for name, (address, user, password) in shown.items():
         say(f"  {name:9} {address:22} {f'user {user}, password {password} in {ENV}' if password else ''}".rstrip())
     say("  Command line: docker compose run --rm cli jobs")
 

@@ -59,6 +59,7 @@ class Airflow:
         if not settings.airflow_url:
             raise NotFoundError("This installation names no Airflow (AIRFLOW_URL is empty); run 'streamops doctor'.")
         self.url = settings.airflow_url.rstrip("/")
+        self._page = settings.airflow_page.rstrip("/") or self.url
         self._login = {
             "username": settings.airflow_user,
             "password": settings.airflow_password.get_secret_value(),
@@ -147,7 +148,7 @@ class Airflow:
 
     def page(self, run: Run) -> str:
         """Where a person looks at the run."""
-        return f"{self.url}/dags/{quote(run.dag_id)}/runs/{_path(run.run_id)}"
+        return f"{self._page}/dags/{quote(run.dag_id)}/runs/{_path(run.run_id)}"
 
     def _call(self, method: str, path: str, **request: Any) -> dict[str, Any]:
         if self._token is None:
