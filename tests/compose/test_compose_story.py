@@ -181,9 +181,9 @@ def test_no_process_runs_as_root_and_no_secret_shows(containers: Containers) -> 
     for container in containers.run("ps", "--quiet").stdout.split():
         shown = _docker(containers, "inspect", "--format", "{{json .Config}} {{json .Args}}", container)
         assert not [secret for secret in secrets if secret in shown]
-        listed = _docker(containers, "top", container, "-eo", "uid,args").splitlines()[1:]
+        listed = _docker(containers, "top", container, "-eo", "pid,uid,args").splitlines()[1:]
         # The engine's own init is the one process that stays root.
-        assert [line for line in listed if line.split()[0] == "0" and "docker-init" not in line] == []
+        assert [line for line in listed if line.split()[1] == "0" and "docker-init" not in line] == []
         assert not [line for line in listed if any(secret in line for secret in secrets)]
 
 
