@@ -49,11 +49,11 @@ test-faults: setup-test ## with SEEDS=n above 1: every fault with n seeds, every
 # The containers bring their own servers: of the set-up they need the Python environment alone.
 compose-up: ## start the same stack in containers (Docker), and wait until it is ready
 	@$(PYTHON) include/stack/install.py --parts python
-	@$(BIN)/python -m stack.compose.host up
+	@PYTHONPATH=include $(BIN)/python -m stack.compose.host up
 
 compose-down: ## stop the containers; their volumes stay
 	@$(PYTHON) include/stack/install.py --parts python
-	@$(BIN)/python -m stack.compose.host down
+	@PYTHONPATH=include $(BIN)/python -m stack.compose.host down
 
 test-compose: setup-test ## the story of an upgrade in containers, wherever an engine can run
 	@STREAMOPS_TEST_COMPOSE=1 $(BIN)/python -m pytest -m "" --reruns 0 tests/compose $(PYTEST_ARGS)
@@ -61,8 +61,8 @@ test-compose: setup-test ## the story of an upgrade in containers, wherever an e
 bench: setup ## measure rate, lateness, memory, checks, the gap of an upgrade and the cluster; writes docs/performance.md
 	@$(BIN)/python -m benchmarks
 
-dashboards: setup ## write Grafana's dashboards again, after a change of include/stack/dashboards.py
-	@$(BIN)/python -m stack.dashboards
+dashboards: setup ## write Grafana's dashboards again, after a change of include/stack/compose/dashboards.py
+	@$(BIN)/python -m stack.compose.dashboards
 
 lint: setup ## ruff and mypy
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy

@@ -139,7 +139,7 @@ def _python(parts: Sequence[str], logs: Path) -> bool:
         changed.append(_once("lock", [LOCK], "Python packages", packages, logs))
     if CHECKOUT in parts:
         own = [LOCK, REPOSITORY / "pyproject.toml"]
-        changed.append(_once("checkout", own, "this checkout among them", checkout, logs))
+        changed.append(_once("checkout", own, "StreamOps itself", checkout, logs))
     return any(changed)
 
 

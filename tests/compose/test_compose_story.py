@@ -18,10 +18,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import own_engine
 import pytest
+import stand_ins
 import yaml
 
-from compose import own_engine, stand_ins
 from stack import private
 from stack.compose import engine, host
 from stack.layout import REPOSITORY

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from stack import dashboards
+from stack.compose import dashboards
 from stack.layout import REPOSITORY, Layout
 from stack.private import prepare_env
 from streamops import timeline

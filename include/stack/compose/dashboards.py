@@ -1,4 +1,4 @@
-"""Grafana's dashboards as code: ``python -m stack.dashboards`` writes the JSON that Grafana is started with.
+"""Grafana's dashboards as code: ``python -m stack.compose.dashboards`` writes the JSON that Grafana is started with.
 
 The SDK makes the JSON; it knows neither Flux nor that a mark may come from a query, so ``Flux`` adds that. It is a
 development dependency: what runs needs the JSON only.
@@ -28,7 +28,7 @@ from grafana_foundation_sdk.models.dashboard import AnnotationTarget
 from streamops.names import CLUSTER
 from streamops.timeline import MEASUREMENT
 
-TARGET = Path(__file__).parent / "compose" / "grafana" / "dashboards"
+TARGET = Path(__file__).parent / "grafana" / "dashboards"
 SOURCE = DataSourceRef(type_val="influxdb", uid="streamops-influxdb")  # as provisioned
 JOB = "trade-analyser"
 SYMBOLS = ("AAPL", "MSFT", "AMZN")
