@@ -38,13 +38,17 @@ def format_kafka(layout: Layout, pairs: dict[str, str]) -> None:
     _run(command, layout, "kafka-format.log")
 
 
-def migrate_airflow(layout: Layout) -> None:
-    """Create or upgrade Airflow's database."""
-    _run([sys.executable, "-m", "airflow", "db", "migrate"], layout, "airflow-migrate.log")
+def migrate_airflow(layout: Layout, log: str | None = "airflow-migrate.log") -> None:
+    """Create or upgrade Airflow's database; what it says goes to a log file, or to the caller's own output."""
+    _run([sys.executable, "-m", "airflow", "db", "migrate"], layout, log)
 
 
-def _run(command: list[str], layout: Layout, log: str) -> None:
+def _run(command: list[str], layout: Layout, log: str | None) -> None:
     environment = common_environment(layout) | {"AIRFLOW_HOME": str(layout.airflow)}
+    if log is None:
+        if subprocess.run(command, env=environment, check=False).returncode:
+            raise StreamOpsError("A first-time step of the stack failed; read what it says above, and start it again.")
+        return
     with (layout.log / log).open("w") as output:
         done = subprocess.run(command, env=environment, stdout=output, stderr=subprocess.STDOUT, check=False)
     if done.returncode:

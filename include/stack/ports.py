@@ -19,7 +19,11 @@ def holder(port: int) -> str | None:
             return None
         except OSError:
             pass
-    for connection in psutil.net_connections("tcp"):
+    try:
+        connections = psutil.net_connections("tcp")
+    except psutil.AccessDenied:  # as on macOS, where only root may look
+        connections = []
+    for connection in connections:
         if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port and connection.pid:
             try:
                 process = psutil.Process(connection.pid)

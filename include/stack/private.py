@@ -31,7 +31,9 @@ def render_pairs(title: str, pairs: dict[str, str]) -> str:
     return "".join([f"# {title}\n", *(f"{key}={value}\n" for key, value in pairs.items())])
 
 
-def _generated() -> dict[str, str]:
+def generated() -> dict[str, str]:
+    """New secrets of a stack."""
+
     def token() -> str:
         return secrets.token_urlsafe(24)
 
@@ -58,15 +60,11 @@ def _generated() -> dict[str, str]:
 
 def prepare_env(layout: Layout, spark_home: Path) -> dict[str, str]:
     """Write the stack's private file and return its pairs; secrets are generated once and then kept."""
-    pairs = endpoints(layout, spark_home) | kept_or_generated(layout.env_file)
+    kept = read_pairs(layout.env_file)
+    secret = {key: kept.get(key) or value for key, value in generated().items()}
+    pairs = endpoints(layout, spark_home) | secret
     write_private(layout.env_file, render_pairs("Private: endpoints and secrets of this stack.", pairs))
     return pairs
-
-
-def kept_or_generated(path: Path) -> dict[str, str]:
-    """The secrets that a private file has, and new ones for those that it lacks."""
-    kept = read_pairs(path)
-    return {key: kept.get(key) or value for key, value in _generated().items()}
 
 
 def endpoints(layout: Layout, spark_home: Path) -> dict[str, str]:

@@ -42,6 +42,7 @@ def test_the_broker_has_the_settings_of_the_local_one() -> None:
     given = SERVICES["kafka"]["environment"].copy()
     assert given.pop("CLUSTER_ID")
     assert given.pop("KAFKA_HEAP_OPTS")
+    assert given.pop("KAFKA_OPTS") == "-XX:+ExitOnOutOfMemoryError"
     assert given == {f"KAFKA_{key.upper().replace('.', '_')}": str(value) for key, value in wanted.items()}
 
 
@@ -87,8 +88,9 @@ def test_every_secret_is_a_line_of_the_private_file_and_is_used(tmp_path: Path) 
     host.write_secrets(tmp_path / ".env")
     written = private.read_pairs(tmp_path / ".env")
     used = set().union(*(sources(name) for name in SERVICES))
-    assert used == set(COMPOSE["secrets"]) <= set(written)
-    assert all(value == {"environment": name} for name, value in COMPOSE["secrets"].items())
+    assert used == set(COMPOSE["secrets"])
+    assert {f"{host.PREFIX}{name}" for name in used} <= set(written)
+    assert all(value == {"environment": f"{host.PREFIX}{name}"} for name, value in COMPOSE["secrets"].items())
     assert (tmp_path / ".env").stat().st_mode & 0o777 == 0o600
 
 
@@ -112,6 +114,8 @@ def test_each_container_has_the_secrets_that_its_configuration_needs(name: str, 
         configure.node(place, pairs)
         assert pairs["SUPERVISOR_PASSWORD"] == "supervisor_password"
         assert not {"S3_ACCESS_KEY", "S3_RETENTION_ACCESS_KEY", "SNAPSHOT_KEYS", "AIRFLOW_PASSWORD"} & set(pairs)
+    elif name == "cli":
+        assert not {"POSTGRES_PASSWORD", "AIRFLOW_JWT_SECRET", "AIRFLOW_SECRET_KEY", "AIRFLOW_FERNET_KEY"} & set(pairs)
     else:
         configure.airflow(place, pairs)
         assert "@postgres:5432/" in (place.airflow / "airflow.cfg").read_text()

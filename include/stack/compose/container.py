@@ -65,7 +65,7 @@ def init(place: Layout, pairs: dict[str, str]) -> None:
     for name, probe in (("minio", ready.minio), ("influxd", ready.influxd), ("kafka", ready.kafka)):
         ready.wait(name, probe, place, 120)
     configure.airflow(place, pairs)
-    configure.migrate_airflow(place)
+    configure.migrate_airflow(place, log=None)
 
 
 def run(service: str) -> None:
@@ -85,14 +85,16 @@ def run(service: str) -> None:
 
 def _master(place: Layout, pairs: dict[str, str]) -> None:
     configure.node(place, pairs)
-    _supervised(place, pairs, programs.master(place), start=True)
+    stopped = record.read(ObjectStore(Settings.load(place.node / "node.env"))).state == "stopped"
+    _supervised(place, pairs, programs.master(place), start=not stopped)
 
 
 def _node(place: Layout, pairs: dict[str, str]) -> None:
     configure.node(place, pairs)
     configure.inventory(place, pairs)
     store = ObjectStore(Settings.load(place.node / "node.env"))
-    member = place.here in record.read(store).wanted(nodes.load(place.nodes_file))
+    found = record.read(store)
+    member = found.state != "stopped" and place.here in found.wanted(nodes.load(place.nodes_file))
     _supervised(place, pairs, programs.worker(place, NODES.index(place.here) + 1), start=member)
 
 

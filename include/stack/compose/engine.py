@@ -136,7 +136,7 @@ def _engine(docker: Sequence[str]) -> Engine:
         said = next((f" ({line})" for line in asked.stderr.splitlines() if line), "")
         raise UnreachableError(
             f"No container engine answers{said}. Start it (on Linux: systemctl start docker), see that this user may "
-            "use it, or name another one in DOCKER_HOST, and run this again."
+            "use it, and run this again. It must be on this machine."
         )
     return Engine(version["Version"], _version(version["ApiVersion"]), int(info["MemTotal"]))
 

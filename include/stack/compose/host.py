@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import argparse
+import fcntl
+import os
 import secrets
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from stack import ready
+from stack import builds, ready
 from stack.compose import engine
 from stack.layout import REPOSITORY, Layout
-from stack.private import kept_or_generated, read_pairs, render_pairs, write_private
-from streamops.errors import StreamOpsError
+from stack.private import generated, read_pairs, render_pairs, write_private
+from streamops.errors import RefusedError, StreamOpsError
 
 ENV = REPOSITORY / ".env"
+# Compose takes what the caller's environment has before what '.env' says: no name of another program may match.
+PREFIX = "STREAMOPS_SECRET_"
+PROJECT = "streamops"
 PAGES = {
     "Grafana": ("http://127.0.0.1:3000", "admin", "GRAFANA_PASSWORD"),
     "Airflow": ("http://127.0.0.1:8080", "admin", "AIRFLOW_PASSWORD"),
     "Spark": ("http://127.0.0.1:8090", "", ""),
-    "MinIO": ("http://127.0.0.1:9001", "MINIO_ROOT_USER", "MINIO_ROOT_PASSWORD"),
+    "MinIO": ("http://127.0.0.1:9001", f"{PREFIX}MINIO_ROOT_USER", "MINIO_ROOT_PASSWORD"),
     "InfluxDB": ("http://127.0.0.1:8086", "admin", "INFLUX_PASSWORD"),
 }
 _ONLY_HERE = ("POSTGRES_PASSWORD", "GRAFANA_PASSWORD")  # of servers that the local stack does not have
@@ -32,9 +38,9 @@ Say = Callable[[str], None]
 def write_secrets(path: Path = ENV) -> None:
     """Write the private file that Compose takes the containers' secrets from; those that it has are kept."""
     kept = read_pairs(path)
-    pairs = kept | kept_or_generated(path)
-    pairs |= {name: kept.get(name) or secrets.token_hex(16) for name in _ONLY_HERE}
-    write_private(path, render_pairs("Private: secrets of the containers.", pairs))
+    wanted = generated() | {name: secrets.token_hex(16) for name in _ONLY_HERE}
+    fresh = {f"{PREFIX}{name}": value for name, value in wanted.items()}
+    write_private(path, render_pairs("Private: secrets of the containers.", fresh | kept))
 
 
 def up(say: Say = print, without: Sequence[str] = ()) -> None:
@@ -48,18 +54,26 @@ def up(say: Say = print, without: Sequence[str] = ()) -> None:
         StreamOpsError: no engine, one that is too old, a port in use, too little memory, or a server that did not
             become ready; the message says which, and what to do.
     """
-    write_secrets()  # without them Compose does not even read its file
-    found = engine.check(say=say)
-    began = time.monotonic()
-    _compose(found, "up", "--build", "--detach", "--wait", *_others(found, without))
-    host = Layout(REPOSITORY)
-    ready.wait("spark-master", ready.workers(1), host, 180)
-    ready.wait("airflow-api-server", ready.airflow, host, 300)
-    say(f"The containers are ready after {time.monotonic() - began:.0f} s.")
+    with _alone():
+        found = engine.check(say=say)
+        _secrets_fit(found)
+        write_secrets()
+        began = time.monotonic()
+        _compose(found, "up", "--build", "--detach", "--wait", *_others(found, without))
+        host = Layout(REPOSITORY)
+        ready.wait("airflow-api-server", ready.airflow, host, 300)
+        say(f"The containers are ready after {time.monotonic() - began:.0f} s.")
+    command = f"{' '.join(found.compose)} run --rm cli"
+    try:
+        ready.wait("spark-master", ready.workers(1), host, 60)
+    except StreamOpsError:
+        say(f"  No worker has joined Spark's master: if the cluster was shut down, run '{command} cluster restart'.")
     shown = {name: page for name, page in PAGES.items() if name.lower() not in without}
     for name, (address, user, password) in shown.items():
-        say(f"  {name:9} {address:22} {f'user {user}, password {password} in {ENV}' if password else ''}".rstrip())
-    say("  Command line: docker compose run --rm cli jobs")
+        say(
+            f"  {name:9} {address:22} {f'user {user}, password {PREFIX}{password} in {ENV}' if password else ''}".rstrip()
+        )
+    say(f"  Command line: {command} jobs")
 
 
 def down(say: Say = print) -> None:
@@ -68,10 +82,34 @@ def down(say: Say = print) -> None:
     Raises:
         StreamOpsError: no engine, or it failed.
     """
-    write_secrets()
-    found = engine.find(say)
-    _compose(found, "down")
-    say("The containers are stopped; their volumes stay. 'docker compose down --volumes' removes those as well.")
+    with _alone():
+        found = engine.find(say)
+        _compose(found, "down")
+    say(
+        f"The containers are stopped; their volumes stay. '{' '.join(found.compose)} down --volumes' removes those too."
+    )
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """One start or stop at a time; a second caller waits, or both would generate secrets."""
+    builds.cache().mkdir(parents=True, exist_ok=True)
+    with (builds.cache() / "compose.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _secrets_fit(found: engine.Tools) -> None:
+    """Refuse to make new secrets for servers that know others."""
+    if ENV.is_file():
+        return
+    label = f"label=com.docker.compose.project={os.environ.get('COMPOSE_PROJECT_NAME') or PROJECT}"
+    command = [*found.docker, "volume", "ls", "--quiet", "--filter", label]
+    if subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip():
+        raise RefusedError(
+            f"There are volumes of an earlier start, and {ENV}, which has their secrets, is gone. Bring that file back, "
+            f"or remove the data with '{' '.join(found.compose)} down --volumes', and run this again."
+        )
 
 
 def _others(found: engine.Tools, without: Sequence[str]) -> list[str]:
@@ -87,8 +125,8 @@ def _compose(found: engine.Tools, *arguments: str) -> None:
     command = [*found.compose, *arguments]
     if subprocess.run(command, cwd=REPOSITORY, check=False).returncode:
         raise StreamOpsError(
-            f"'{' '.join(['docker compose', *arguments])}' failed; read what it says above, and "
-            "'docker compose logs' for what the servers say."
+            f"'{' '.join(command)}' failed; read what it says above, and '{' '.join(found.compose)} logs' for what the "
+            "servers say."
         )
 
 

@@ -22,7 +22,7 @@ done < <(env -0)
 # The options are lists of words by convention.
 # shellcheck disable=SC2206
 java=(
-    java ${KAFKA_HEAP_OPTS:--Xms256m -Xmx1g} ${KAFKA_OPTS:-} -XX:+ExitOnOutOfMemoryError -Djava.awt.headless=true
+    java ${KAFKA_HEAP_OPTS:--Xms256m -Xmx1g} ${KAFKA_OPTS:-} -Djava.awt.headless=true
     -Dorg.slf4j.simpleLogger.showDateTime=true "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd HH:mm:ss"
     -cp '/opt/kafka/libs/*'
 )
