@@ -10,9 +10,10 @@ import pytest
 import yaml
 
 from stack import builds, configure, private
-from stack.compose import container, host
+from stack.compose import container, engine, host
 from stack.layout import PORTS, REPOSITORY
 from stack.programs import AIRFLOW
+from streamops.errors import RefusedError
 
 COMPOSE: dict[str, Any] = yaml.safe_load((REPOSITORY / "docker-compose.yaml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
@@ -173,3 +174,23 @@ def test_grafana_finds_its_dashboards_and_what_its_data_source_reads() -> None:
     assert set(re.findall(r"/run/secrets/(\w+)", text)) <= sources("grafana")
     assert set(re.findall(r"path: (\S+)", text)) <= targets
     assert {f"/etc/grafana/provisioning/{path.name}" for path in provisioning.iterdir()} <= targets
+
+
+def test_secrets_are_not_made_again_for_servers_that_know_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    docker = tmp_path / "docker"
+    docker.write_text("#!/bin/sh\necho streamops_postgres\n")
+    docker.chmod(0o755)
+    tools = engine.Tools((str(docker),), (str(docker), "compose"))
+    monkeypatch.setattr(host, "ENV", tmp_path / ".env")
+    with pytest.raises(RefusedError, match="volumes of an earlier start"):
+        host._secrets_fit(tools)
+    host.write_secrets(tmp_path / ".env")
+    host._secrets_fit(tools)
+
+
+def test_what_else_stands_in_the_private_file_stays(tmp_path: Path) -> None:
+    (tmp_path / ".env").write_text("STREAMOPS_RATE=500\n")
+    host.write_secrets(tmp_path / ".env")
+    assert private.read_pairs(tmp_path / ".env")["STREAMOPS_RATE"] == "500"

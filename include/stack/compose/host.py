@@ -70,9 +70,8 @@ def up(say: Say = print, without: Sequence[str] = ()) -> None:
         say(f"  No worker has joined Spark's master: if the cluster was shut down, run '{command} cluster restart'.")
     shown = {name: page for name, page in PAGES.items() if name.lower() not in without}
     for name, (address, user, password) in shown.items():
-        say(
-            f"  {name:9} {address:22} {f'user {user}, password {PREFIX}{password} in {ENV}' if password else ''}".rstrip()
-        )
+        login = f"user {user}, password {PREFIX}{password} in {ENV}" if password else ""
+        say(f"  {name:9} {address:22} {login}".rstrip())
     say(f"  Command line: {command} jobs")
 
 
@@ -85,9 +84,8 @@ def down(say: Say = print) -> None:
     with _alone():
         found = engine.find(say)
         _compose(found, "down")
-    say(
-        f"The containers are stopped; their volumes stay. '{' '.join(found.compose)} down --volumes' removes those too."
-    )
+    command = f"{' '.join(found.compose)} down --volumes"
+    say(f"The containers are stopped; their volumes stay. '{command}' removes those too.")
 
 
 @contextmanager
@@ -107,8 +105,8 @@ def _secrets_fit(found: engine.Tools) -> None:
     command = [*found.docker, "volume", "ls", "--quiet", "--filter", label]
     if subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip():
         raise RefusedError(
-            f"There are volumes of an earlier start, and {ENV}, which has their secrets, is gone. Bring that file back, "
-            f"or remove the data with '{' '.join(found.compose)} down --volumes', and run this again."
+            f"There are volumes of an earlier start, and {ENV}, which has their secrets, is gone. Bring it back, or "
+            f"remove the data with '{' '.join(found.compose)} down --volumes', and run this again."
         )
 
 
