@@ -108,23 +108,30 @@ class Machine:
 
 @pytest.fixture
 def machines(tmp_path: Path) -> Iterator[list[Machine]]:
-    """Three namespaces on one bridge, each with a supervisord that answers at its own address."""
+    """Three namespaces on one bridge, each with a supervisord that answers at its own address.
+
+    The bridge is in a namespace too: a container engine on this machine lets nothing cross the bridges beside its own.
+    """
     mark, net = uuid.uuid4().hex[:6], free_net()
-    bridge = f"sob{mark}"
+    switch, bridge, uplink = f"so-{mark}-switch", f"sob{mark}", f"soh{mark}"
     found = [
         Machine(name, f"so-{mark}-{number}", f"{net}.{10 + number}", tmp_path / name, secrets.token_hex(12))
         for number, name in enumerate(NODES, 1)
     ]
     try:
-        ip("link", "add", bridge, "type", "bridge")
-        ip("addr", "add", f"{net}.1/24", "dev", bridge)
-        ip("link", "set", bridge, "up")
+        ip("netns", "add", switch)
+        ip("-n", switch, "link", "add", bridge, "type", "bridge")
+        ip("-n", switch, "link", "set", bridge, "up")
+        ip("link", "add", uplink, "type", "veth", "peer", "name", "host", "netns", switch)
+        ip("-n", switch, "link", "set", "host", "master", bridge, "up")
+        ip("addr", "add", f"{net}.1/24", "dev", uplink)
+        ip("link", "set", uplink, "up")
         for number, machine in enumerate(found, 1):
             machine.directory.mkdir()
             cable = f"sov{mark}{number}"
             ip("netns", "add", machine.namespace)
-            ip("link", "add", cable, "type", "veth", "peer", "name", "eth0", "netns", machine.namespace)
-            ip("link", "set", cable, "master", bridge, "up")
+            ip("-n", switch, "link", "add", cable, "type", "veth", "peer", "name", "eth0", "netns", machine.namespace)
+            ip("-n", switch, "link", "set", cable, "master", bridge, "up")
             ip("-n", machine.namespace, "addr", "add", f"{machine.address}/24", "dev", "eth0")
             for device in ("lo", "eth0"):
                 ip("-n", machine.namespace, "link", "set", device, "up")
@@ -135,7 +142,8 @@ def machines(tmp_path: Path) -> Iterator[list[Machine]]:
         for machine in found:
             machine.stop()
             subprocess.run(["ip", "netns", "del", machine.namespace], check=False, capture_output=True)
-        subprocess.run(["ip", "link", "del", bridge], check=False, capture_output=True)
+        subprocess.run(["ip", "link", "del", uplink], check=False, capture_output=True)
+        subprocess.run(["ip", "netns", "del", switch], check=False, capture_output=True)
 
 
 def settings_of(settings: Settings, machines: list[Machine], directory: Path, **passwords: str) -> Settings:
