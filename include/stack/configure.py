@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import yaml
@@ -45,14 +46,13 @@ def migrate_airflow(layout: Layout, log: str | None = "airflow-migrate.log") -> 
 
 def _run(command: list[str], layout: Layout, log: str | None) -> None:
     environment = common_environment(layout) | {"AIRFLOW_HOME": str(layout.airflow)}
-    if log is None:
-        if subprocess.run(command, env=environment, check=False).returncode:
-            raise StreamOpsError("A first-time step of the stack failed; read what it says above, and start it again.")
-        return
-    with (layout.log / log).open("w") as output:
-        done = subprocess.run(command, env=environment, stdout=output, stderr=subprocess.STDOUT, check=False)
+    with (layout.log / log).open("w") if log else nullcontext() as output:
+        done = subprocess.run(command, env=environment, stdout=output, stderr=output, check=False)
     if done.returncode:
-        raise StreamOpsError(f"A first-time step of the stack failed; read {layout.log / log} and run 'make up' again.")
+        told = (
+            f"read {layout.log / log} and run 'make up' again" if log else "read what it says above and start it again"
+        )
+        raise StreamOpsError(f"A first-time step of the stack failed; {told}.")
 
 
 def kafka_settings(layout: Layout) -> dict[str, object]:

@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
-from pathlib import Path
 
 from stack.layout import REPOSITORY, Layout
 from stack.private import read_pairs, write_private
@@ -68,9 +67,7 @@ def write_configuration(layout: Layout, pairs: Mapping[str, str], wanted: Traffi
     layout.run.mkdir(parents=True, exist_ok=True)
     (layout.run / "traffic.json").write_text(json.dumps(asdict(wanted)))
     common = common_environment(layout)
-    sections = [
-        _section(program, common, layout.run, _to_file(layout, program)) for program in programs(layout, wanted)
-    ]
+    sections = [_section(layout, program, common, _to_file(layout, program)) for program in programs(layout, wanted)]
     write_private(layout.supervisor_conf, "\n".join([_head(layout, pairs), *sections]))
 
 
@@ -82,7 +79,7 @@ def write_node_configuration(layout: Layout, pairs: Mapping[str, str], program: 
     """
     layout.run.mkdir(parents=True, exist_ok=True)
     to_console = {"stdout_logfile": "/dev/fd/1", "stdout_logfile_maxbytes": "0", "autostart": str(start).lower()}
-    section = _section(program, common_environment(layout), layout.run, to_console)
+    section = _section(layout, program, common_environment(layout), to_console)
     write_private(layout.supervisor_conf, "\n".join([_head(layout, pairs, foreground=True), section]))
 
 
@@ -123,11 +120,11 @@ def _open_files(wanted: int = 65536) -> int:
     return wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
 
 
-def _section(program: Program, common: Mapping[str, str], directory: Path, changed: Mapping[str, str]) -> str:
+def _section(layout: Layout, program: Program, common: Mapping[str, str], changed: Mapping[str, str]) -> str:
     environment = {**common, **program.environment}
     lines = {
         "command": shlex.join(program.command),
-        "directory": str(directory),
+        "directory": str(layout.run),
         "environment": ",".join(f'{key}="{value}"' for key, value in environment.items()),
     }
     group = str(program.whole_group).lower()

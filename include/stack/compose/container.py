@@ -85,17 +85,20 @@ def run(service: str) -> None:
 
 def _master(place: Layout, pairs: dict[str, str]) -> None:
     configure.node(place, pairs)
-    stopped = record.read(ObjectStore(Settings.load(place.node / "node.env"))).state == "stopped"
-    _supervised(place, pairs, programs.master(place), start=not stopped)
+    _supervised(place, pairs, programs.master(place), start=_record(place).state != "stopped")
 
 
 def _node(place: Layout, pairs: dict[str, str]) -> None:
     configure.node(place, pairs)
     configure.inventory(place, pairs)
-    store = ObjectStore(Settings.load(place.node / "node.env"))
-    found = record.read(store)
+    found = _record(place)
     member = found.state != "stopped" and place.here in found.wanted(nodes.load(place.nodes_file))
     _supervised(place, pairs, programs.worker(place, NODES.index(place.here) + 1), start=member)
+
+
+def _record(place: Layout) -> record.ClusterRecord:
+    """What should be of the cluster, read with the one identity that a node has."""
+    return record.read(ObjectStore(Settings.load(place.node / "node.env")))
 
 
 def _airflow(place: Layout, pairs: dict[str, str]) -> None:

@@ -57,8 +57,6 @@ def all_dashboards() -> dict[str, str]:
 
 def trades() -> dashboard.Dashboard:
     """Prices and volume as the example job ``trade-analyser`` writes them, with marks at operations."""
-    price = _one_of("symbol", SYMBOLS)
-    cents = "map(fn: (r) => ({r with _value: r._value / 100.0}))"
     return (
         dashboard.Dashboard("Trades")
         .uid("streamops-trades")
@@ -71,18 +69,14 @@ def trades() -> dashboard.Dashboard:
         .readonly()
         .annotation(_marks("Operations", JOB, CLUSTER))
         .with_panel(
-            _lines(1, "Average price of each second", height=10)
-            .description("avg_1s of three symbols; a point's time is the end of its window.")
-            .unit(units.Dollars)
-            .display_name("${__field.labels.symbol}")
-            .with_target(_series("avg_1s", price, cents))
+            _prices(1, "Average price of each second", "avg_1s", height=10).description(
+                "avg_1s of three symbols; a point's time is the end of its window."
+            )
         )
         .with_panel(
-            _lines(2, "Average price of the last minute", height=9)
-            .description("avg_1m of three symbols: a window of a minute, every second (from v2 on).")
-            .unit(units.Dollars)
-            .display_name("${__field.labels.symbol}")
-            .with_target(_series("avg_1m", price, cents))
+            _prices(2, "Average price of the last minute", "avg_1m", height=9).description(
+                "avg_1m of three symbols: a window of a minute, every second (from v2 on)."
+            )
         )
         .with_panel(
             _lines(3, "Volume of each second", height=8)
@@ -92,6 +86,17 @@ def trades() -> dashboard.Dashboard:
             .display_name("volume")
             .with_target(_series("vol_1s"))
         )
+    )
+
+
+def _prices(number: int, title: str, measurement: str, height: int) -> timeseries.Panel:
+    """Prices of the chosen symbols; they are stored in cents."""
+    dollars = "map(fn: (r) => ({r with _value: r._value / 100.0}))"
+    return (
+        _lines(number, title, height)
+        .unit(units.Dollars)
+        .display_name("${__field.labels.symbol}")
+        .with_target(_series(measurement, _one_of("symbol", SYMBOLS), dollars))
     )
 
 

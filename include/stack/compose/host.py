@@ -24,12 +24,13 @@ ENV = REPOSITORY / ".env"
 # Compose takes what the caller's environment has before what '.env' says: no name of another program may match.
 PREFIX = "STREAMOPS_SECRET_"
 PROJECT = "streamops"
+_HERE = Layout(REPOSITORY)
 PAGES = {
     "Grafana": ("http://127.0.0.1:3000", "admin", "GRAFANA_PASSWORD"),
-    "Airflow": ("http://127.0.0.1:8080", "admin", "AIRFLOW_PASSWORD"),
-    "Spark": ("http://127.0.0.1:8090", "", ""),
-    "MinIO": ("http://127.0.0.1:9001", f"{PREFIX}MINIO_ROOT_USER", "MINIO_ROOT_PASSWORD"),
-    "InfluxDB": ("http://127.0.0.1:8086", "admin", "INFLUX_PASSWORD"),
+    "Airflow": (_HERE.page("airflow"), "admin", "AIRFLOW_PASSWORD"),
+    "Spark": (_HERE.page("spark-master-ui"), "", ""),
+    "MinIO": (_HERE.page("minio-console"), f"{PREFIX}MINIO_ROOT_USER", "MINIO_ROOT_PASSWORD"),
+    "InfluxDB": (_HERE.page("influxd"), "admin", "INFLUX_PASSWORD"),
 }
 _ONLY_HERE = ("POSTGRES_PASSWORD", "GRAFANA_PASSWORD")  # of servers that the local stack does not have
 Say = Callable[[str], None]
@@ -60,12 +61,11 @@ def up(say: Say = print, without: Sequence[str] = ()) -> None:
         write_secrets()
         began = time.monotonic()
         _compose(found, "up", "--build", "--detach", "--wait", *_others(found, without))
-        host = Layout(REPOSITORY)
-        ready.wait("airflow-api-server", ready.airflow, host, 300)
+        ready.wait("airflow-api-server", ready.airflow, _HERE, 300)
         say(f"The containers are ready after {time.monotonic() - began:.0f} s.")
     command = f"{' '.join(found.compose)} run --rm cli"
     try:
-        ready.wait("spark-master", ready.workers(1), host, 60)
+        ready.wait("spark-master", ready.workers(1), _HERE, 60)
     except StreamOpsError:
         say(f"  No worker has joined Spark's master: if the cluster was shut down, run '{command} cluster restart'.")
     shown = {name: page for name, page in PAGES.items() if name.lower() not in without}

@@ -72,4 +72,4 @@ def addresses() -> None:
     found = lifecycle.status()
     for name, address in found.addresses.items():
         console.say(f"  {name:9} {address}")
-    console.say("  login     streamops stack env | grep AIRFLOW")
+    console.say("  login     .venv/bin/streamops stack env | grep AIRFLOW")
