@@ -60,7 +60,7 @@ class Ledger:
         answer = self.broker.call(request).topics[0]
         if answer.error_code not in (0, errors.TopicAlreadyExistsError.errno):
             raise StreamOpsError(f"Kafka refused topic {topic}: {answer.error_message}; correct its name or settings.")
-        self.broker.partitions(topic)  # waits until it has leaders
+        self.broker.partitions(topic, created=True)  # waits until it has leaders
         return bool(answer.error_code == 0)
 
     def beginning_offsets(self, topic: str) -> dict[str, int]:

@@ -82,8 +82,16 @@ class Broker:
             f"Kafka at {self.servers} did not answer; check that it runs ('make status') and retry."
         )
 
-    def partitions(self, topic: str) -> list[int]:
-        """The topic's partitions. Raises NotFoundError."""
+    def partitions(self, topic: str, *, created: bool = False) -> list[int]:
+        """The topic's partitions.
+
+        Args:
+            created: the topic is known to be there, and a broker that has not heard of it yet will.
+
+        Raises:
+            NotFoundError: there is no such topic.
+            UnreachableError: it had no leader, or no broker knew it, until the time was over.
+        """
         deadline = time.monotonic() + self.timeout_s
         while True:
             # Version 9 is understood by every broker since 2.4 and names topics, not ids.
@@ -93,7 +101,7 @@ class Broker:
                 allow_auto_topic_creation=False,
             )
             answer = self.call(request).topics[0]
-            if answer.error_code == errors.UnknownTopicOrPartitionError.errno:
+            if answer.error_code == errors.UnknownTopicOrPartitionError.errno and not created:
                 raise NotFoundError(f"Kafka at {self.servers} has no topic {topic}; create it or correct the name.")
             leaders = {part.partition_index: part.leader_id for part in answer.partitions}
             if answer.error_code == 0 and leaders and min(leaders.values()) >= 0:
