@@ -129,6 +129,12 @@ COMPOSE = GoServer(
 ALL: tuple[GoServer | Jars, ...] = (MINIO, INFLUXD, KAFKA, SPARK_JARS)
 
 
+def java() -> str:
+    """The Java to run servers with."""
+    home = os.environ.get("JAVA_HOME")
+    return str(Path(home) / "bin" / "java") if home else "java"
+
+
 def spark_home() -> Path:
     """SPARK_HOME: pyspark's own Spark plus the jars it lacks, as links; made on first use.
 
@@ -157,6 +163,13 @@ def spark_home() -> Path:
         except OSError:  # another process was first
             shutil.rmtree(fresh)
     return target
+
+
+def clear_spark_homes() -> None:
+    """Remove what belongs to environments that are gone: each holds an archive of classes, which is large."""
+    for home in cache().glob("spark-*"):
+        if (home / "bin").is_symlink() and not (home / "bin").exists():
+            shutil.rmtree(home)
 
 
 def _clear(target: Path) -> None:

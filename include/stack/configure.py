@@ -11,9 +11,10 @@ from pathlib import Path
 
 import yaml
 
+from stack import builds
 from stack.layout import REPOSITORY, Layout
 from stack.private import render_pairs, write_private
-from stack.programs import SPARE_WORKERS, WORKER_CORES, WORKERS, common_environment, java, kafka_jars
+from stack.programs import SPARE_WORKERS, WORKER_CORES, WORKERS, common_environment, kafka_jars
 from streamops.errors import StreamOpsError
 
 
@@ -34,7 +35,8 @@ def format_kafka(layout: Layout, pairs: dict[str, str]) -> None:
     """Give an empty broker its storage; one that has it is left alone."""
     if (layout.data / "kafka" / "meta.properties").is_file():
         return
-    command = [java(), "-Xmx128m", "-XX:TieredStopAtLevel=1", "-cp", kafka_jars(), "kafka.tools.StorageTool", "format"]
+    java = [builds.java(), "-Xmx128m", "-XX:TieredStopAtLevel=1", "-cp", kafka_jars()]
+    command = [*java, "kafka.tools.StorageTool", "format"]
     command += ["-t", pairs["KAFKA_CLUSTER_ID"], "-c", str(layout.run / "kafka.properties")]
     _run(command, layout, "kafka-format.log")
 

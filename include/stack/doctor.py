@@ -12,6 +12,7 @@ from stack import builds
 from stack.layout import PORTS, Layout
 from stack.ports import holder
 from stack.supervision import running
+from streamops import jvm
 
 
 @dataclass(frozen=True)
@@ -37,9 +38,10 @@ def _python() -> Finding:
 
 def _java() -> Finding:
     try:
-        answer = subprocess.run(["java", "-version"], capture_output=True, text=True, check=True)
+        answer = subprocess.run([builds.java(), "-version"], capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
-        return Finding("Java", False, "no 'java' on PATH; install Java 17 (apt-get install openjdk-17-jre-headless)")
+        install = "install Java 17 (apt-get install openjdk-17-jre-headless), or correct JAVA_HOME"
+        return Finding("Java", False, f"'{builds.java()}' does not run; {install}")
     version = answer.stderr.splitlines()[0] if answer.stderr else "unknown"
     return Finding("Java", '"17.' in version or '"21.' in version, f"{version}; needed: 17 or 21")
 
@@ -63,9 +65,13 @@ def _server(server: builds.GoServer | builds.Jars) -> Finding:
 
 def _spark() -> Finding:
     try:
-        return Finding("Spark", True, str(builds.spark_home()))
+        home = builds.spark_home()
     except builds.BuildError as error:
         return Finding("Spark", False, str(error))
+    if (archive := jvm.archive(home)).is_file():
+        return Finding("Spark", True, str(home))
+    again = f"remove {archive.with_suffix('.mark')} and run 'make setup' to try again"
+    return Finding("Spark", True, f"{home}; without an archive of its classes drivers start seconds later, {again}")
 
 
 def _space(layout: Layout) -> Finding:

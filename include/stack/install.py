@@ -106,7 +106,8 @@ def _set_up(parts: Sequence[str], browser: bool) -> bool:
     with ThreadPoolExecutor(len(jobs)) as pool:
         changed = any(_results([pool.submit(job) for job in jobs]))
     if CHECKOUT in parts:
-        builds.spark_home()
+        builds.clear_spark_homes()
+        changed = _classes(logs) or changed
     return changed or installed
 
 
@@ -154,6 +155,45 @@ def _once(name: str, sources: Sequence[Path], what: str, steps: Sequence[list[st
             builds.run(step, REPOSITORY, dict(os.environ), output)
     mark.write_text(wanted)
     return True
+
+
+def _classes(logs: Path) -> bool:
+    """Keep Spark's classes ready to be mapped; without that all works as well, and each start takes seconds longer."""
+    from streamops import jvm  # not there yet where only one server is built
+
+    home, java = builds.spark_home(), builds.java()
+    archive, script = jvm.archive(home), builds.PINS / "spark-classes" / "training.py"
+    fresh = archive.with_suffix(".new")
+    training = jvm.training(home, java, script, fresh)
+    version = subprocess.run([java, "-version"], capture_output=True, check=False).stderr
+    trained_for = hashlib.sha256(version + script.read_bytes() + "\0".join(training).encode()).hexdigest()
+    mark = archive.with_suffix(".mark")  # with the archive's size: Java would not start from a part of one
+    if mark.is_file() and mark.read_text() == f"{trained_for} {_size(archive)}":
+        return False
+    for old in (archive, fresh):
+        old.unlink(missing_ok=True)
+    with _Heartbeat("Spark's classes: archiving"), (logs / "classes.log").open("w") as output:
+        try:
+            builds.run(training, REPOSITORY, _training_environment(home), output)
+            builds.run(jvm.proof(home, java, fresh), REPOSITORY, dict(os.environ), output)
+            with fresh.open("rb") as written:
+                os.fsync(written.fileno())  # after a power cut it is whole, or not there
+            os.replace(fresh, archive)
+        except (builds.BuildError, OSError) as error:
+            fresh.unlink(missing_ok=True)
+            say(f"Spark starts without an archive of its classes, which takes some seconds longer: {error}")
+    mark.write_text(f"{trained_for} {_size(archive)}")
+    return True
+
+
+def _size(file: Path) -> int:
+    return file.stat().st_size if file.exists() else 0
+
+
+def _training_environment(home: Path) -> dict[str, str]:
+    places = os.pathsep.join(str(REPOSITORY / name) for name in ("include", "spark_jobs"))
+    spark = {"SPARK_HOME": str(home), "PYSPARK_PYTHON": str(builds.VENV / "bin" / "python"), "PYTHONPATH": places}
+    return os.environ | spark | {"SPARK_LOCAL_IP": "127.0.0.1"}
 
 
 def _tools(missing: Sequence[builds.GoServer | builds.Jars], runs: bool) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from stack import builds
 from stack.layout import REPOSITORY, Layout
+from streamops import jvm
 from streamops.errors import NotFoundError
 
 WORKERS = ("spark-worker-1", "spark-worker-2")
@@ -68,12 +69,6 @@ def common_environment(layout: Layout) -> dict[str, str]:
     }
 
 
-def java() -> str:
-    """The Java to run servers with."""
-    home = os.environ.get("JAVA_HOME")
-    return str(Path(home) / "bin" / "java") if home else "java"
-
-
 def kafka_jars() -> str:
     """Class path of the broker."""
     found = builds.KAFKA.find()
@@ -85,7 +80,8 @@ def kafka_jars() -> str:
 def _kafka(layout: Layout) -> Program:
     options = ("-Xms256m", "-Xmx512m", "-XX:+UseG1GC", "-XX:+ExitOnOutOfMemoryError", "-Djava.awt.headless=true")
     logging = ("-Dorg.slf4j.simpleLogger.showDateTime=true", "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS")
-    command = (java(), *options, *logging, "-cp", kafka_jars(), "kafka.Kafka", str(layout.run / "kafka.properties"))
+    java = (builds.java(), *options, *logging, "-cp", kafka_jars())
+    command = (*java, "kafka.Kafka", str(layout.run / "kafka.properties"))
     return Program("kafka", command, stop_seconds=40)
 
 
@@ -133,6 +129,8 @@ def spark_environment(layout: Layout) -> dict[str, str]:
         "SPARK_LOCAL_IP": layout.here,
         "SPARK_PUBLIC_DNS": layout.here,
         "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_DAEMON_CLASSPATH": jvm.class_path(builds.spark_home()),
+        "SPARK_DAEMON_JAVA_OPTS": jvm.daemon(builds.spark_home()),
         "PYSPARK_PYTHON": sys.executable,
     }
 

@@ -11,30 +11,13 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from streamops import keys
+from streamops import jvm, keys
 from streamops.definitions import ALLOWED_SPARK_CONF, ALLOWED_SPARK_CONF_TEXT, Param, Resources
 from streamops.errors import NotFoundError, RefusedError
 from streamops.records import LibraryUse
 from streamops.settings import Settings
 
 _MAIN = "org.apache.spark.deploy.SparkSubmit"
-# A driver is started by Spark's own submission inside a worker, which leaves out what Spark opens elsewhere by itself
-# (JavaModuleOptions): sources in Python hand their rows over through Arrow, which needs direct buffers.
-_OPENED = (
-    "java.lang java.lang.invoke java.lang.reflect java.io java.net java.nio java.util java.util.concurrent "
-    "java.util.concurrent.atomic jdk.internal.ref sun.nio.ch sun.nio.cs sun.security.action sun.util.calendar"
-).split()
-_DRIVER_JAVA = " ".join(
-    (
-        *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED),
-        "-Dio.netty.tryReflectionSetAccessible=true",
-        "-Xss16m",  # the check of a failed batch's message runs a deep regular expression, and would overflow
-        # The driver plans and waits: compiling less starts it sooner, and one collector thread keeps it small.
-        "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=192m -XX:+UseSerialGC -XX:+ExitOnOutOfMemoryError",
-    )
-)
-# Nearly all that a batch allocates dies with it: half of the heap is for the young, and all of it is there at once.
-_EXECUTOR_JAVA = "-XX:+UseSerialGC -XX:NewRatio=1 -XX:+ExitOnOutOfMemoryError"
 _LOOPBACK = "127.0.0.1"
 _PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "JAVA_HOME", "TMPDIR")
 
@@ -78,7 +61,8 @@ def spark_conf(settings: Settings, submission: Submission) -> dict[str, str]:
         "spark.cores.max": str(resources.cores),
         "spark.executor.cores": str(executor_cores(resources, submission.spark)),
         "spark.executor.memory": resources.executor_memory,
-        "spark.executor.extraJavaOptions": f"{_EXECUTOR_JAVA} -Xms{resources.executor_memory}",
+        "spark.executor.extraClassPath": jvm.class_path(settings.spark_home),
+        "spark.executor.extraJavaOptions": jvm.executor(settings.spark_home, resources.executor_memory),
         "spark.executorEnv.PYTHONPATH": "job/code:job/deps",  # where the artifact is unpacked on executors
         "spark.default.parallelism": str(resources.cores),
         "spark.scheduler.mode": "FAIR",
@@ -141,7 +125,8 @@ def spark_submit_command(settings: Settings, submission: Submission) -> list[str
         "--driver-memory", submission.resources.driver_memory,
         "--driver-cores", "1",
         "--class", _MAIN,
-        "--conf", f"spark.driver.extraJavaOptions={_DRIVER_JAVA} -Xms{submission.resources.driver_memory}",
+        "--conf", f"spark.driver.extraClassPath={jvm.class_path(home)}",
+        "--conf", f"spark.driver.extraJavaOptions={jvm.driver(home, submission.resources.driver_memory)}",
         str(jar),
         *application_args(settings, submission),
     ]  # fmt: skip

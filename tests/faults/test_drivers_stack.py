@@ -12,11 +12,13 @@ import psutil
 import pytest
 
 from fresh_job import wait_for
-from streamops import artifacts, jobs, keys, leases, records
+from streamops import artifacts, jobs, jvm, keys, leases, records
 from streamops.errors import UnhealthyError
 from streamops.records import Control, State
 from streamops.submission import Submission
 from support import drivers, invariant, mark, of_launch, works_again
+
+EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 
 pytestmark = [pytest.mark.stack, pytest.mark.faults]
 
@@ -26,6 +28,21 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "told" in metafunc.fixturenames:
         ways = [False, True] if metafunc.config.getoption("--seeds") > 1 else [False]
         metafunc.parametrize("told", ways, ids=["cancelled-and-started" if way else "failover" for way in ways])
+
+
+def test_drivers_and_executors_share_the_archive_of_classes(job, stack):
+    """Java passes over an archive that does not fit in silence, and every start is slow."""
+    driver = next(item for item in drivers(job.name) if "bootstrap.py" not in item.info["cmdline"][1])
+    home = driver.environ()["STREAMOPS_STACK"]
+    executors = [
+        item
+        for item in psutil.process_iter(["cmdline"])
+        if EXECUTOR in (item.info["cmdline"] or ()) and item.environ().get("STREAMOPS_STACK") == home
+    ]
+    assert executors
+    archive = str(jvm.archive(stack.spark_home))
+    for process in (driver, *executors):
+        assert archive in {part.path for part in process.memory_maps()}, process.info["cmdline"]
 
 
 def test_a_killed_driver_is_back_by_itself(job, seed, recovered):

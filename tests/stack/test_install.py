@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from stack import builds, install
+from streamops import jvm
 
 
 def test_everything_that_the_local_stack_runs_is_set_up_by_default() -> None:
@@ -58,3 +59,67 @@ def test_steps_are_taken_once_for_the_same_content(tmp_path: Path, monkeypatch: 
     lock.write_text("a==2\n")
     assert take()
     assert count.read_text() == "xx"
+
+
+def test_the_lock_lacks_nothing_that_its_packages_need() -> None:
+    done = subprocess.run([sys.executable, "-m", "pip", "check"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def test_java_takes_the_archive_of_classes_that_set_up_has_made() -> None:
+    home = builds.spark_home()
+    proof = jvm.proof(home, builds.java(), jvm.archive(home))
+    done = subprocess.run(proof, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.fixture
+def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An environment and a cache of their own, and a Java that does what the file ``behaviour`` says."""
+    java = tmp_path / "jdk" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/calls\n. {tmp_path}/behaviour\n')
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    home = tmp_path / "cache" / "streamops" / "spark-1"
+    home.mkdir(parents=True)
+    monkeypatch.setattr(builds, "spark_home", lambda: home)
+    return tmp_path
+
+
+WRITES = """for part in "$@"; do case "$part" in *AtExit=*) echo classes > "${part#*=}";; esac; done\n"""
+
+
+def trainings(environment: Path) -> int:
+    return (environment / "calls").read_text().count("ArchiveClassesAtExit")
+
+
+def test_classes_are_archived_once_and_again_when_the_archive_is_cut_short(environment: Path) -> None:
+    archive = jvm.archive(builds.spark_home())
+    (environment / "behaviour").write_text(WRITES)
+    assert [install._classes(environment), install._classes(environment)] == [True, False]
+    assert archive.read_text() == "classes\n"
+    assert trainings(environment) == 1
+    archive.write_text("cla")
+    assert install._classes(environment)
+    assert archive.read_text() == "classes\n"
+
+
+@pytest.mark.parametrize("falls", ["*ArchiveClassesAtExit=*", "*-Xshare:on*"])
+def test_without_an_archive_set_up_goes_on_and_does_not_try_at_every_start(
+    environment: Path, falls: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (environment / "behaviour").write_text(f'{WRITES}case "$*" in {falls}) exit 1;; esac\n')
+    assert [install._classes(environment), install._classes(environment)] == [True, False]
+    assert "Spark starts without an archive of its classes" in capsys.readouterr().out
+    assert [file.name for file in builds.spark_home().iterdir()] == ["classes.mark"]
+
+
+def test_what_belongs_to_an_environment_that_is_gone_is_removed(environment: Path) -> None:
+    gone, kept = (builds.cache() / name for name in ("spark-2", "spark-3"))
+    for home, target in ((gone, environment / "nowhere"), (kept, environment)):
+        home.mkdir()
+        (home / "bin").symlink_to(target)
+    builds.clear_spark_homes()
+    assert [home.exists() for home in (gone, kept, builds.spark_home())] == [False, True, True]
