@@ -6,13 +6,14 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 
 from fakes.fixtures import bucket, object_store_server, rig  # noqa: F401
 from runbooks import paused
+from stack import builds
 from streamops.adapters.airflow import Airflow
 from streamops.adapters.object_store import ObjectStore
 from streamops.follow import Runbooks
@@ -22,11 +23,13 @@ from streamops.settings import Settings
 ROOT = Path(__file__).resolve().parents[1]
 TEST_OFFSET = os.environ.get("STREAMOPS_TEST_PORT_OFFSET", "10000")
 TEST_HOME = ROOT / "build" / ("test-stack" if TEST_OFFSET == "10000" else f"test-stack-{TEST_OFFSET}")
+END = pytest.StashKey[float]()
+GRACE_S = 600  # what a test that began just before --until may take
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--seeds", type=int, default=1, help="seeds for each fault test")
-    parser.addoption("--until", type=float, help="begin no more tests of the stack after this time (epoch seconds)")
+    parser.addoption("--until", type=float, help="begin no more tests after this time (epoch seconds)")
     parser.addoption("--keep-stack", action="store_true", help="leave the test stack running at the end")
 
 
@@ -50,6 +53,7 @@ class FirstTries:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    os.environ.setdefault("SPARK_HOME", str(builds.spark_home()))  # local Spark starts sooner from there
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(FirstTries())
 
@@ -61,7 +65,7 @@ def pytest_unconfigure() -> None:
 
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in this hook too
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """A test of the real servers has deadlines, and the machine may be busy: it gets a second try, shown as RERUN.
+    """Tests have deadlines, and the machine may be busy: each gets a second try, shown as RERUN.
 
     With several test processes the tests of the stack come last, all in one of them: there is one stack, and nothing
     else works beside it.
@@ -70,8 +74,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     under an hour; with more than one seed, all are run.
     """
     for item in items:
+        item.add_marker(pytest.mark.flaky(reruns=1))
         if item.get_closest_marker("stack"):
-            item.add_marker(pytest.mark.flaky(reruns=1))
             item.add_marker(pytest.mark.xdist_group("stack"))
     items.sort(key=lambda item: item.get_closest_marker("stack") is not None)
     if config.getoption("--seeds") > 1:
@@ -96,11 +100,23 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         raise pytest.UsageError(f"pytest-xdist does not keep the tests of the stack together ({apart[0].nodeid}).")
 
 
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # before pytest-timeout sets its clock
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Who may only run for so long gets a verdict: what was begun before ``--until`` has some minutes left, no more."""
+    began, own, until = time.time(), item.get_closest_marker("timeout"), item.config.getoption("--until")
+    end = began + float(own.args[0] if own else item.config.getini("timeout"))
+    item.stash[END] = min(end, max(until, began) + GRACE_S) if until else end
+    item.add_marker(pytest.mark.timeout(item.stash[END] - began), append=False)
+    return (yield)
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Who may only run for so long gets a verdict on what there was time for, and the number of the rest."""
+    """After ``--until`` the rest is left out and counted; a second try is for a test that has time left for it."""
     until = item.config.getoption("--until")
-    again = getattr(item, "execution_count", 1) > 1  # a failed test gets its second try
-    if until and time.time() > until and item.get_closest_marker("stack") and not again:
+    if getattr(item, "execution_count", 1) > 1:
+        if time.time() > item.stash[END] - 60:
+            pytest.fail("no time left for a second try", pytrace=False)
+    elif until and time.time() > until:
         pytest.skip("no time left in this run (--until); 'make test' runs it")
 
 

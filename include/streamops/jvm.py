@@ -54,6 +54,17 @@ def executor(spark_home: str | Path, memory: str) -> str:
     return f"{_SERIAL} {_YOUNG} {sharing(spark_home)} -Xms{memory}"
 
 
+def brief(spark_home: str | Path | None = None) -> dict[str, str]:
+    """Spark's settings of a local session that lives for seconds, with the archive where this Spark has one.
+
+    What the second compiler and parallel collectors gain comes too late for it.
+    """
+    options = "spark.driver.extraJavaOptions"
+    if not spark_home or not archive(spark_home).exists():
+        return {options: _LEAN}
+    return {options: f"{_LEAN} {sharing(spark_home)}", "spark.driver.extraClassPath": class_path(spark_home)}
+
+
 def daemon(spark_home: str | Path) -> str:
     """Java options of a master or a worker."""
     return f"{_LEAN} {sharing(spark_home)}"

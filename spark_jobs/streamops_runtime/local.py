@@ -12,6 +12,8 @@ from contextlib import contextmanager
 
 from pyspark.sql import SparkSession
 
+from streamops import jvm
+
 
 @contextmanager
 def local_spark() -> Iterator[SparkSession]:
@@ -21,10 +23,12 @@ def local_spark() -> Iterator[SparkSession]:
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # for user functions: Spark would take any python3
     temporary = tempfile.mkdtemp(prefix="streamops-")
+    builder = SparkSession.builder.master("local[1]")
+    for key, value in jvm.brief(os.environ.get("SPARK_HOME")).items():
+        builder = builder.config(key, value)
     with _quiet_stderr():
         spark = (
-            SparkSession.builder.master("local[1]")
-            .appName("streamops-local")
+            builder.appName("streamops-local")
             .config("spark.ui.enabled", "false")
             .config("spark.sql.session.timeZone", "UTC")
             .config("spark.sql.shuffle.partitions", "1")
@@ -33,8 +37,6 @@ def local_spark() -> Iterator[SparkSession]:
             .config("spark.local.dir", temporary)
             .config("spark.ui.showConsoleProgress", "false")
             .config("spark.log.level", "ERROR")
-            # It lives for seconds: what the second compiler and parallel collectors gain comes too late.
-            .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
             .getOrCreate()
         )
     try:
