@@ -254,9 +254,11 @@ def test_after_a_power_cut_up_brings_the_running_job_back(running):
     job, servers = running, Servers()
     before = job.record()
     supervisor = psutil.Process(servers.supervisor.pid())
-    for process in [supervisor, *supervisor.children(recursive=True)]:
+    everything = [supervisor, *supervisor.children(recursive=True)]
+    for process in everything:
         with suppress(psutil.NoSuchProcess):
             process.kill()
+    psutil.wait_procs(everything, timeout=60)  # a large one holds its ports for some time after the signal
     try:
         wait_for(lambda: not pythons(job.name), 60, "the end of everything")
     finally:
