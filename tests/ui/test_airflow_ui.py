@@ -8,7 +8,7 @@ import pytest
 from airflow_page import AirflowPage, browser
 
 from fresh_job import FreshJob, wait_for
-from runbooks import begun, operation
+from runbooks import PATIENT, begun, operation, run_to_end
 from streamops import keys, records
 from streamops.adapters.airflow import Airflow
 from streamops.operations import RUNBOOKS, tasks
@@ -68,6 +68,8 @@ def test_deploy_through_the_form(page, airflow, job, stack):
 
 @pytest.mark.more
 def test_upgrade_through_the_form(page, airflow, job):
+    if not job.record().deployment:
+        assert run_to_end(airflow, "deploy_job", {"job": job.name, "version": "v1", **PATIENT}).state == "success"
     job.caught_up()
     page.open_form("upgrade_job")
     page.fill({"job": job.name, "version": "v2", "snapshot": "SavePoint1"})
