@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
 
-from benchmarks.machine import load
+from benchmarks.machine import RESULTS, load
 
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "performance.md"
 GIB = 1 << 30
@@ -30,23 +31,24 @@ def write() -> list[str]:
 
 
 def machine() -> str | None:
-    """What the newest result was measured on."""
-    results = [found for name in ("sustained", "switch", "memory") if (found := load(name))]
+    """What each result was measured on, and when."""
+    results = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))]
     if not results:
         return None
-    newest = max(results, key=lambda result: result["measured"])
-    about = newest["machine"]
-    return _table(
-        ("", ""),
-        [
-            ("processor", about["cpu"]),
-            ("cores", about["cores"]),
-            ("memory", f"{about['memory_bytes'] / GIB:.1f} GiB"),
-            ("system", about["system"]),
-            ("Python, Java", f"{about['python']}, {about['java']}"),
-            ("measured", newest["measured"]),
-        ],
-    )
+    rows = [
+        (
+            result["name"],
+            result["measured"][:10],
+            about["cpu"],
+            about["cores"],
+            f"{about['memory_bytes'] / GIB:.1f} GiB",
+            about["system"],
+            f"{about['python']}, {about['java']}",
+        )
+        for result in results
+        for about in (result["machine"],)
+    ]
+    return _table(("measured", "on", "processor", "cores", "memory", "system", "Python, Java"), rows)
 
 
 def sustained() -> str | None:
