@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -32,23 +31,16 @@ def write() -> list[str]:
 
 def machine() -> str | None:
     """What each result was measured on, and when."""
-    results = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))]
+    results = [result for path in sorted(RESULTS.glob("*.json")) if (result := load(path.stem))]
     if not results:
         return None
-    rows = [
-        (
-            result["name"],
-            result["measured"][:10],
-            about["cpu"],
-            about["cores"],
-            f"{about['memory_bytes'] / GIB:.1f} GiB",
-            about["system"],
-            f"{about['python']}, {about['java']}",
-        )
-        for result in results
-        for about in (result["machine"],)
-    ]
+    rows = [(result["name"], result["measured"][:10], *_about(result["machine"])) for result in results]
     return _table(("measured", "on", "processor", "cores", "memory", "system", "Python, Java"), rows)
+
+
+def _about(machine: dict[str, Any]) -> tuple[Any, ...]:
+    memory = f"{machine['memory_bytes'] / GIB:.1f} GiB"
+    return (machine["cpu"], machine["cores"], memory, machine["system"], f"{machine['python']}, {machine['java']}")
 
 
 def sustained() -> str | None:

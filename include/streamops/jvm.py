@@ -1,8 +1,8 @@
-"""How the JVMs of drivers and executors are started.
+"""How Spark's JVMs are started: drivers, executors, masters, workers, and local sessions.
 
-Both share an *archive of classes*: what Java's class data sharing keeps of a training run, loaded and verified, so that
-a start maps it instead of reading thousands of classes from jars. Java takes it only where the class path begins as it
-did then, from the same jars, on the same Java; otherwise it reads the jars, as it would without one.
+All of them share an *archive of classes*: what Java's class data sharing keeps of a training run, loaded and verified,
+so that a start maps it instead of reading thousands of classes from jars. Java takes it only where the class path begins
+as it did then, from the same jars, on the same Java; otherwise it reads the jars, as it would without one.
 """
 
 from __future__ import annotations
@@ -27,6 +27,12 @@ _SERIAL = "-XX:+UseSerialGC -XX:+ExitOnOutOfMemoryError"  # one thread for colle
 # so little had its first result a third sooner after a kill, and then could not hold 10,000 trades a second.
 _LEAN = f"-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=192m {_SERIAL}"
 _YOUNG = "-XX:NewRatio=1"  # nearly all that a batch allocates dies with it
+# Ten times Java's own thresholds for its second compiler, which else takes a core of an executor for a minute and a
+# half. What is called for every event reaches them in a second; what is called for every batch is not worth it.
+_LATER = (
+    "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 "
+    "-XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
+)
 
 
 def class_path(spark_home: str | Path) -> str:
@@ -51,7 +57,7 @@ def driver(spark_home: str | Path, memory: str) -> str:
 
 def executor(spark_home: str | Path, memory: str) -> str:
     """Java options of an executor, which has its whole heap at once."""
-    return f"{_SERIAL} {_YOUNG} {sharing(spark_home)} -Xms{memory}"
+    return f"{_SERIAL} {_YOUNG} {_LATER} {sharing(spark_home)} -Xms{memory}"
 
 
 def brief(spark_home: str | Path | None = None) -> dict[str, str]:

@@ -20,6 +20,9 @@ STREAMING = {
     "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
     "spark.sql.streaming.queryEvolution.enableSourceEvolution": "true",
     "spark.sql.streaming.offsetLog.formatVersion": "2",
+    # Between full versions of the state each batch leaves a changelog. A driver that takes over copies and replays all
+    # of them before its first result, and a snapshot copies them; Spark's own minute holds a hundred and more.
+    "spark.sql.streaming.stateStore.maintenanceInterval": "15s",
     "spark.sql.streaming.minBatchesToRetain": "100",
     "spark.sql.streaming.noDataProgressEventInterval": "2000",
     "spark.sql.streaming.numRecentProgressUpdates": "5",

@@ -29,7 +29,7 @@ _RAISES = f"where(F.when(F.current_timestamp().cast('double') > {_BEGUN} + 5, {_
 WATCHED_S = {"fails": 90}  # until it has failed often enough; the others are judged when the time is over
 BAD = {
     "fails": ((_TRADES, _TRADES.replace("\n", f"\n        .{_RAISES}\n", 1)), None, "fails repeatedly"),
-    "slow": (None, ("event_time: time", "event_time: time\n    max_per_batch: 100"), "falls behind"),
+    "slow": (None, ("max_per_batch: 300000", "max_per_batch: 100"), "falls behind"),
     "silent": (
         ('.select("symbol", _average', '.where("trades < 0").select("symbol", _average'),
         None,
