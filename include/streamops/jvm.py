@@ -1,8 +1,8 @@
 """How Spark's JVMs are started: drivers, executors, masters, workers, and local sessions.
 
 All of them share an *archive of classes*: what Java's class data sharing keeps of a training run, loaded and verified,
-so that a start maps it instead of reading thousands of classes from jars. Java takes it only where the class path begins
-as it did then, from the same jars, on the same Java; otherwise it reads the jars, as it would without one.
+so that a start maps it instead of reading thousands of classes from jars. Java takes it only where the class path
+begins as it did then, from the same jars, on the same Java; otherwise it reads the jars, as it would without one.
 """
 
 from __future__ import annotations
