@@ -138,15 +138,22 @@ def _phases(found: DriverStatus, begun: float, seconds: float) -> dict[str, floa
 
 
 def outage(session: Session) -> dict[str, Any]:
-    """A shutdown, a minute of nothing, a restart: how long, and how fast it catches up."""
+    """A shutdown, a minute of nothing, a restart: how long, and how fast each version catches up."""
     _ready(session)
+    found = {"v2": _outage(session)}
+    session.to_v1()
+    return {"v1": _outage(session), **found}
+
+
+def _outage(session: Session) -> dict[str, Any]:
     _run(session, "shutdown_cluster")
     time.sleep(OUTAGE_S)  # the outage
     begun = time.monotonic()
     done = _run(session, "restart_cluster")
+    seconds = time.monotonic() - begun
     told = done.facts("caught_up")["jobs"][JOB]  # other jobs may run as well: the map of the fleet
     return {
-        "seconds": round(time.monotonic() - begun, 1),
+        "seconds": round(seconds, 1),
         "events": told["events"],
         "started_and_caught_up_s": told["seconds"],
         "catch_up_s": told["processing_s"],

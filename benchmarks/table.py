@@ -182,15 +182,18 @@ def cluster() -> str | None:
                 (what, f"{found['median_s']:.1f}"),
                 *((f"… of it, {key}", f"{s:.1f}") for key, s in phases.items()),
             ]
-    if not (found := load("outage")):
-        return _table(("", "seconds"), rows) if rows else None
-    rows += [
-        ("restart after 60 s of outage: from the trigger to the end of the runbook", f"{found['seconds']:.1f}"),
-        ("… of it, from the job's start to caught up", f"{found['started_and_caught_up_s']:.1f}"),
-        (f"… of it, processing {found['events']:,} trades", f"{found['catch_up_s']:.1f}"),
-    ]
-    rate = f"Catching up runs at {found['times_the_rate']:.1f} times the rate of arrival."
-    return f"{_table(('', 'seconds'), rows)}\n\n{rate}"
+    text = [_table(("", "seconds"), rows)] if rows else []
+    if found := load("outage"):
+        versions = ("v1", "v2")
+        after = [
+            ("from the trigger to the end of the runbook", *(f"{found[it]['seconds']:.1f}" for it in versions)),
+            ("from the job's start to caught up", *(f"{found[it]['started_and_caught_up_s']:.1f}" for it in versions)),
+            ("of it, processing", *(f"{found[it]['catch_up_s']:.1f}" for it in versions)),
+            ("trades processed", *(f"{found[it]['events']:,}" for it in versions)),
+            ("times the rate of arrival", *(f"{found[it]['times_the_rate']:.1f}" for it in versions)),
+        ]
+        text.append(_table(("restart after 60 s of outage (seconds)", *versions), after))
+    return "\n\n".join(text) or None
 
 
 def _mib(value: int) -> str:

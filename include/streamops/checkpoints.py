@@ -32,7 +32,7 @@ from streamops.adapters.object_store import Copied, ObjectInfo, ObjectStore
 from streamops.errors import CheckpointError, NotFoundError
 from streamops.records import Offsets, now
 
-THREADS = 24  # of the object store's 32 connections
+THREADS = 24  # for each stage
 _ATTEMPTS = 5  # of reading a checkpoint that a running query changes meanwhile
 
 _STATE = re.compile(

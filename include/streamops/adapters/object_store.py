@@ -24,7 +24,7 @@ _CONFIG = Config(
     retries={"max_attempts": 4, "mode": "standard"},
     connect_timeout=3,
     read_timeout=20,
-    max_pool_connections=32,
+    max_pool_connections=128,  # several stages at a time are copied; a connection too many is thrown away after its use
     s3={"addressing_style": "path"},
 )
 
