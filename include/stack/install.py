@@ -166,7 +166,8 @@ def _classes(logs: Path) -> bool:
     fresh = archive.with_suffix(".new")
     training = jvm.training(home, java, script, fresh)
     version = subprocess.run([java, "-version"], capture_output=True, check=False).stderr
-    trained_for = hashlib.sha256(version + script.read_bytes() + "\0".join(training).encode()).hexdigest()
+    what = "\0".join([*training, *_stamps(home)]).encode()
+    trained_for = hashlib.sha256(version + script.read_bytes() + what).hexdigest()
     mark = archive.with_suffix(".mark")  # with the archive's size: Java would not start from a part of one
     if mark.is_file() and mark.read_text() == f"{trained_for} {_size(archive)}":
         return False
@@ -184,6 +185,12 @@ def _classes(logs: Path) -> bool:
             say(f"Spark starts without an archive of its classes, which takes some seconds longer: {error}")
     mark.write_text(f"{trained_for} {_size(archive)}")
     return True
+
+
+def _stamps(home: Path) -> list[str]:
+    """What Java compares of each jar before it takes an archive; another environment at the same place has others."""
+    jars = [(jar, jar.stat()) for jar in sorted((home / "jars").iterdir())]
+    return [f"{jar.name} {state.st_size} {int(state.st_mtime)}" for jar, state in jars]
 
 
 def _size(file: Path) -> int:

@@ -83,7 +83,8 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     home = tmp_path / "cache" / "streamops" / "spark-1"
-    home.mkdir(parents=True)
+    (home / "jars").mkdir(parents=True)
+    (home / "jars" / "spark-core.jar").touch()
     monkeypatch.setattr(builds, "spark_home", lambda: home)
     return tmp_path
 
@@ -106,6 +107,13 @@ def test_classes_are_archived_once_and_again_when_the_archive_is_cut_short(envir
     assert archive.read_text() == "classes\n"
 
 
+def test_classes_are_archived_again_when_an_environment_was_made_anew_at_the_same_place(environment: Path) -> None:
+    (environment / "behaviour").write_text(WRITES)
+    install._classes(environment)
+    os.utime(builds.spark_home() / "jars" / "spark-core.jar", (0, 0))
+    assert [install._classes(environment), install._classes(environment)] == [True, False]
+
+
 @pytest.mark.parametrize("falls", ["*ArchiveClassesAtExit=*", "*-Xshare:on*"])
 def test_without_an_archive_set_up_goes_on_and_does_not_try_at_every_start(
     environment: Path, falls: str, capsys: pytest.CaptureFixture[str]
@@ -113,7 +121,7 @@ def test_without_an_archive_set_up_goes_on_and_does_not_try_at_every_start(
     (environment / "behaviour").write_text(f'{WRITES}case "$*" in {falls}) exit 1;; esac\n')
     assert [install._classes(environment), install._classes(environment)] == [True, False]
     assert "Spark starts without an archive of its classes" in capsys.readouterr().out
-    assert [file.name for file in builds.spark_home().iterdir()] == ["classes.mark"]
+    assert {file.name for file in builds.spark_home().iterdir()} == {"classes.mark", "jars"}
 
 
 def test_what_belongs_to_an_environment_that_is_gone_is_removed(environment: Path) -> None:
