@@ -146,14 +146,19 @@ def test_when_a_job_gets_a_second_driver(look: Look, second: str | None, wanted:
     assert wants_second(look, said) is wanted
 
 
-def two_workers(first: str, second: str, free: int = 2048, state: str = "ALIVE") -> Master:
-    """Both drivers, each on a worker; the worker ``b`` has this much memory free."""
-    other = WORKER | {"id": "b", "memoryused": WORKER["memory"] - free, "state": state}
+def two_workers(first: str, second: str, free: int = 2048, state: str = "ALIVE", executors: str = "") -> Master:
+    """Both drivers, each on a worker; ``b`` has this much memory free, and executors of these applications."""
+    taken = [("app-" + name, "0") for name in executors.split()]
+    other = WORKER | {
+        "id": "b", "memoryused": WORKER["memory"] - free, "coresused": 2 * len(taken), "state": state
+    }  # fmt: skip
     active = [
         {"id": name, "worker": worker, "state": "RUNNING"}
         for name, worker in (("driver-1", first), ("driver-2", second))
     ]
-    return parse_master({"status": "ALIVE", "workers": [WORKER, other], "activedrivers": active})
+    here = WORKER | {"coresused": 2, "memoryused": 2048}
+    answer = {"status": "ALIVE", "workers": [here, other], "activedrivers": active}
+    return parse_master(answer, {"b": tuple(taken)})
 
 
 @pytest.mark.parametrize(
@@ -163,6 +168,8 @@ def two_workers(first: str, second: str, free: int = 2048, state: str = "ALIVE")
         (replace(WORKS, master=two_workers("w", "b")), State.STANDBY, False),
         (replace(WORKS, master=two_workers("w", "w")), State.STARTING, False),  # it warms up: let it first
         (replace(WORKS, master=two_workers("w", "w", free=500)), State.STANDBY, False),  # nowhere else to go
+        (replace(WORKS, master=two_workers("w", "w", executors="1 2")), State.STANDBY, True),  # its own would leave
+        (replace(WORKS, master=two_workers("w", "w", executors="1 other")), State.STANDBY, False),
         (replace(WORKS, master=two_workers("w", "w", state="DEAD")), State.STANDBY, False),
         (replace(WORKS, master=two_workers("", "")), State.STANDBY, False),  # both wait for a worker
         (replace(WORKS, master=two_workers("w", "w"), speaks=False), State.STANDBY, False),  # it is needed now
@@ -170,6 +177,6 @@ def two_workers(first: str, second: str, free: int = 2048, state: str = "ALIVE")
     ],
 )
 def test_when_a_second_driver_stands_where_it_is_of_little_use(look: Look, state: State, expected: bool) -> None:
-    said = STATUS.model_copy(update={"driver": "driver-2", "state": state})
+    said = STATUS.model_copy(update={"driver": "driver-2", "state": state, "app_id": "app-2"})
     assert shares_worker(look, said, Resources()) is expected
     assert not shares_worker(look, None, Resources())

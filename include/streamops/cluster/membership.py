@@ -6,7 +6,7 @@ All sizes of memory are in MiB.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from streamops.cluster.nodes import Inventory, Node
 from streamops.definitions import Resources
@@ -51,10 +51,6 @@ class Worker:
     @property
     def memory_free(self) -> int:
         return self.memory - self.memory_used
-
-    def has_room_for_driver(self, resources: Resources) -> bool:
-        """Whether a driver, which takes one core, fits beside what runs here."""
-        return self.state == "ALIVE" and self.cores_free >= 1 and self.memory_free >= mebibytes(resources.driver_memory)
 
 
 @dataclass(frozen=True)
@@ -192,21 +188,49 @@ class _Slot:
     memory: int
 
 
-def fits(master: Master, resources: Resources) -> bool:
-    """Whether a driver of one core and executors for all of ``resources.cores`` find room beside what runs."""
-    slots = [_Slot(worker.cores_free, worker.memory_free) for worker in master.workers if worker.state == "ALIVE"]
+def fits(master: Master, resources: Resources, apart_from: str | None = None) -> bool:
+    """Whether a driver of one core and executors for all of ``resources.cores`` find room beside what runs.
+
+    Args:
+        apart_from: id of a worker that may host executors, but not the driver.
+    """
+    slots = {item.id: _Slot(item.cores_free, item.memory_free) for item in master.workers if item.state == "ALIVE"}
     driver, executor = mebibytes(resources.driver_memory), mebibytes(resources.executor_memory)
-    roomy = [slot for slot in slots if slot.cores >= 1 and slot.memory >= driver]
+    hosts = [slot for worker, slot in slots.items() if worker != apart_from]
+    roomy = [slot for slot in hosts if slot.cores >= 1 and slot.memory >= driver]
     if not roomy:
         return False
     host = max(roomy, key=lambda slot: slot.memory)
     host.cores, host.memory = host.cores - 1, host.memory - driver
     each = executor_cores(resources, {})
     wanted = max(1, resources.cores // each)
-    for slot in slots:
+    for slot in slots.values():
         while wanted and slot.cores >= each and slot.memory >= executor:
             slot.cores, slot.memory, wanted = slot.cores - each, slot.memory - executor, wanted - 1
     return wanted == 0
+
+
+def without(master: Master, driver: str, application: str, resources: Resources) -> Master:
+    """What the master would say once a driver and its application's executors were gone."""
+    cores, memory = executor_cores(resources, {}), mebibytes(resources.executor_memory)
+    host = master.worker_of(driver)
+
+    def rest(worker: Worker) -> Worker:
+        gone = sum(owner == application for owner, _ in worker.executors)
+        here = worker.id == host
+        return replace(
+            worker,
+            cores_used=worker.cores_used - gone * cores - here,
+            memory_used=worker.memory_used - gone * memory - here * mebibytes(resources.driver_memory),
+            executors=tuple(item for item in worker.executors if item[0] != application),
+        )
+
+    return replace(
+        master,
+        workers=tuple(rest(worker) for worker in master.workers),
+        drivers=tuple(item for item in master.drivers if item.id != driver),
+        applications=tuple(item for item in master.applications if item.id != application),
+    )
 
 
 @dataclass(frozen=True)

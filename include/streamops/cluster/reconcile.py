@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from streamops.cluster.membership import Master
+from streamops.cluster.membership import Master, fits, without
 from streamops.cluster.presence import held, unclaimed
 from streamops.cluster.record import ClusterRecord
 from streamops.definitions import Resources
@@ -95,16 +95,17 @@ def wants_second(look: Look, second: DriverStatus | None) -> bool:
 
 
 def shares_worker(look: Look, second: DriverStatus | None, resources: Resources) -> bool:
-    """Whether a second driver is warm on the worker of the first, although another worker has room for it.
+    """Whether a second driver is warm on the worker of the first, although another worker would have room for it.
 
-    The master puts a driver on any worker with room, by chance; one that hosts both takes both along when it dies.
+    The master puts a driver on any worker with room, by chance; one that hosts both takes both along when it dies. The
+    room may be what the second driver's own executors take: they end with it.
     """
     if not _works(look) or look.status is None or second is None or second.state is not State.STANDBY:
         return False
     host = look.master.worker_of(second.driver)
     if host is None or host != look.master.worker_of(look.status.driver):
         return False
-    return any(worker.has_room_for_driver(resources) for worker in look.master.workers if worker.id != host)
+    return fits(without(look.master, second.driver, second.app_id, resources), resources, apart_from=host)
 
 
 def _works(look: Look) -> bool:
