@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from airflow.sdk import Param
 
 from streamops import names
@@ -80,7 +82,7 @@ def going_back() -> dict[str, Param]:
 
 def mapping(title: str, description: str, values: list[str]) -> Param:
     """Names to values, as a JSON object."""
-    schema = {"additionalProperties": {"type": values}}
+    schema: dict[str, Any] = {"additionalProperties": {"type": values}}
     return Param({}, type=["object", "null"], title=title, description=description, **schema)
 
 

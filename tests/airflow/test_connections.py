@@ -9,6 +9,7 @@ import pytest
 
 from stack import configure, private
 from stack.layout import Layout
+from streamops.ports import Submitter
 from streamops_airflow.hooks.streamops import RETENTION, StreamOpsHook
 from streamops_airflow.operators.catalogue import RetentionOperator, VerifyOperator
 
@@ -32,6 +33,16 @@ def test_only_what_asks_for_it_gets_retentions_identity(pairs: dict[str, str]) -
     assert (hook.retention.bucket, hook.retention.keyring) == (hook.store.bucket, hook.store.keyring)
     ports = hook.engine(say=print, finished=lambda owner: None, submit=lambda submission: "").ports
     assert (ports.store, ports.retention()) == (hook.store, hook.retention)
+
+
+def test_a_task_can_ask_of_the_cluster_whatever_a_step_or_reconciliation_may_ask(pairs: dict[str, str]) -> None:
+    submitter = (
+        StreamOpsHook().engine(say=print, finished=lambda owner: None, submit=lambda what: "driver-1").ports.submitter
+    )
+    questions = [name for name in vars(Submitter) if not name.startswith("_")]
+    assert "end_driver" in questions
+    assert [name for name in questions if not callable(getattr(submitter, name, None))] == []
+    assert submitter.submit(None) == "driver-1"  # through the task's own hook
 
 
 def test_a_retention_run_that_only_tells_has_no_need_of_it(pairs: dict[str, str]) -> None:

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from airflow.sdk import Connection
 
     from streamops.adapters.kafka import Ledger
-    from streamops.definitions import Resources
     from streamops.operations import Owner
     from streamops.records import Offsets
     from streamops.submission import Submission
@@ -79,20 +78,16 @@ class _Owners:
     finished: Callable[[Owner], bool | None]
 
 
-@dataclass(frozen=True)
-class _Submitter:
-    """Puts drivers on the cluster through ``put``, and asks the master what room there is."""
+class _Submitter(SparkSubmitter):
+    """The cluster, with drivers put on it through ``put``, which shows them as Airflow's own tasks do."""
 
-    settings: Settings
-    put: Callable[[Submission], str]
+    def __init__(self, settings: Settings, put: Callable[[Submission], str]) -> None:
+        super().__init__(settings)
+        self.put = put
 
     def submit(self, submission: Submission) -> str:
         """Spark's id of the driver."""
         return self.put(submission)
-
-    def room_for(self, resources: Resources) -> bool:
-        """Whether the cluster has cores and memory for one more driver with its executors."""
-        return SparkSubmitter(self.settings).room_for(resources)
 
 
 class _LateLedger:

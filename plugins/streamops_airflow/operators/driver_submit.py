@@ -38,7 +38,7 @@ class DriverSubmitOperator(OperationMixin, SparkSubmitOperator):
         super().__init__(conn_id=conn_id, deploy_mode="cluster", durable=False, **kwargs)
         self.until = until
 
-    def execute(self, context: Context) -> dict[str, Any]:
+    def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]  # that one returns nothing
         """Submit, or adopt what an earlier try submitted; then wait."""
         run = runs.of(context)
         with self.carried_out(context):
