@@ -6,7 +6,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -25,7 +25,9 @@ from streamops.records import DriverStatus, State
 OUTAGE_S = 60.0
 QUIET_S = 40.0
 BACK_S = 240.0
+STEADY_S = 20.0  # what warming up took from the job is made good by then
 APART_S = 900.0  # the master chooses workers by chance, and each try takes a minute or two
+WARM = ("prepare", "warm_up")  # phases of a second driver before it stands by
 CLUSTER_RUNBOOKS = (*RUNBOOKS, "shutdown_cluster", "restart_cluster", "scale_cluster")
 
 
@@ -74,6 +76,7 @@ def _kills(
     found = []
     for number in range(times):
         until(ready, APART_S, "no second driver is warm on another worker; is there room for one?")
+        session.caught_up()
         found.append(kill(session, nodes))
         print(f"killed {number + 1} of {times}: first new point after {found[-1]['seconds']:.1f} s", flush=True)
         session.caught_up()
@@ -95,10 +98,13 @@ def with_second_driver(session: Session) -> None:
 
 
 def _second_is_apart(session: Session, nodes: SupervisedNodes) -> bool:
-    """Whether the second driver is warm, on another node than the first."""
+    """Whether the second driver has stood by for a while, on another node than the first."""
     launch, first = session.demo.record().launch, session.status()
     found = records.read(session.demo.store, keys.second_driver(JOB, launch), DriverStatus) if launch else None
     if found is None or first is None or found.value.state is not State.STANDBY:
+        return False
+    warm = found.value.started + timedelta(milliseconds=sum(found.value.phases_ms[name] for name in WARM))
+    if (found.value.updated - warm).total_seconds() < STEADY_S:
         return False
     master = nodes.master()
     hosts = {master.worker_of(item.driver) for item in (found.value, first)}
@@ -129,7 +135,17 @@ def kill(session: Session, nodes: SupervisedNodes) -> dict[str, Any]:
 def _phases(found: DriverStatus, begun: float, seconds: float) -> dict[str, float]:
     """Where the time went, as the new driver tells it."""
     started = (found.started - datetime.fromtimestamp(begun, UTC)).total_seconds()
-    boot = found.phases_ms.get("boot", 0) / 1000
+    took = {name: ms / 1000 for name, ms in found.phases_ms.items()}
+    if "second" in took:  # it stood by, and was there all the time
+        took_over = started + sum(took[name] for name in (*WARM, "second"))
+        loaded = took["restore"] + took["repartition"]
+        return {
+            "until the second driver took over": round(took_over, 1),
+            "until it had copied the newest state": round(loaded, 1),
+            "until its queries were started": round(took["start"], 1),
+            "until the first new point": round(seconds - took_over - loaded - took["start"], 1),
+        }
+    boot = took.get("boot", 0.0)
     return {
         "until a driver process was started again": round(max(0.0, started - boot), 1),
         "until its Spark context and code were there": round(boot, 1),

@@ -80,7 +80,7 @@ def naive(session: Session) -> dict[str, Any]:
             artifact_sha256=deployment.value.artifact_sha256,
             runtime_sha256=deployment.value.runtime_sha256,
             resources=definition.resources,
-            spark=definition.spark,
+            spark=definition.spark_settings,
         )
     )
     submitted = time.monotonic()

@@ -121,6 +121,13 @@ def test_two_stages_may_not_write_the_same_points() -> None:
     assert "measurement clicks is written by stage per_minute" in refused(GOOD.replace("resources:", second))
 
 
+def test_with_a_second_driver_executors_are_small_enough_to_be_spread_over_the_workers() -> None:
+    assert parse(GOOD).spark_settings == {}
+    assert parse(GOOD + "standby_driver: true\n").spark_settings == {"spark.executor.cores": 1}
+    own = GOOD + "standby_driver: true\nspark: {spark.executor.cores: 2}\n"
+    assert parse(own).spark_settings == {"spark.executor.cores": 2}
+
+
 def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "v1.yaml"
     path.write_bytes(b"\xff\xfe\x00")

@@ -7,16 +7,17 @@ from dataclasses import replace
 import pytest
 
 from fakes.nodes import PAGE
+from fakes.rig import definition
 from streamops.adapters.nodes import parse_master
 from streamops.cluster.membership import DOWN, Master
 from streamops.cluster.reconcile import Look, decide, programs, settle, shares_worker, wants_second
 from streamops.cluster.record import ClusterRecord
-from streamops.definitions import Resources
 from streamops.follow import request
 from streamops.operations import Operation, Owner, StepRecord, plan
 from streamops.records import DriverStatus, JobRecord, State, now
 
 MOMENT = now()
+PAIR = definition("v1", ("sums",)).model_copy(update={"standby_driver": True})
 RECORD = JobRecord(job="sums", desired="running", version="v1", deployment=1, launch="deploy-1")
 STATUS = DriverStatus(
     job="sums", deployment=1, launch="deploy-1", holder="h", state=State.RUNNING, driver="driver-1", started=MOMENT,
@@ -178,5 +179,5 @@ def two_workers(first: str, second: str, free: int = 2048, state: str = "ALIVE",
 )
 def test_when_a_second_driver_stands_where_it_is_of_little_use(look: Look, state: State, expected: bool) -> None:
     said = STATUS.model_copy(update={"driver": "driver-2", "state": state, "app_id": "app-2"})
-    assert shares_worker(look, said, Resources()) is expected
-    assert not shares_worker(look, None, Resources())
+    assert shares_worker(look, said, PAIR) is expected
+    assert not shares_worker(look, None, PAIR)

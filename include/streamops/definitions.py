@@ -247,7 +247,7 @@ class Definition(_Model):
     sources: Annotated[dict[SourceName, Source], Field(min_length=1)]
     stages: Annotated[dict[StageName, Stage], Field(min_length=1)]
     resources: Resources = Resources()
-    standby_driver: bool = False  # a second driver, warm, that takes over when the first falls silent
+    standby_driver: bool = False  # a second driver, warm, that takes over when the first has gone
     spark: dict[str, Param] = {}
     logging: dict[LoggerName, LogLevel] = {}  # logger -> least level that is kept; INFO where nothing is said
     snapshots: Snapshots | None = None
@@ -293,6 +293,15 @@ class Definition(_Model):
         """Where its points are written, in the order of the stages, each once."""
         sinks = [sink.influxdb for stage in self.stages.values() for sink in stage.sinks]
         return tuple(dict.fromkeys(sink.measurement for sink in sinks if sink))
+
+    @property
+    def spark_settings(self) -> dict[str, Param]:
+        """Settings of Spark, with those that follow from other choices.
+
+        With a second driver, executors have one core each: the master spreads them over the workers, so that not all
+        that are warm can be on the worker that is lost, which is the one with the first driver.
+        """
+        return ({"spark.executor.cores": 1} if self.standby_driver else {}) | self.spark
 
     def canonical(self) -> str:
         """The definition as JSON; parsing it again gives an equal definition."""

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from streamops.adapters.object_store import ObjectStore
 from streamops.cluster.membership import Master, Program
 from streamops.cluster.nodes import Inventory
-from streamops.definitions import Resources
+from streamops.definitions import Definition
 from streamops.errors import NotFoundError
 from streamops.operations import Owner
 from streamops.receipts import Receipt
@@ -26,7 +26,7 @@ class Submitter(Protocol):
     def end_driver(self, driver: str) -> None:
         """End a driver for good. Raises UnreachableError."""
 
-    def room_for(self, resources: Resources) -> bool:
+    def room_for(self, definition: Definition) -> bool:
         """Whether one more driver with all its executors fits beside what runs."""
 
 

@@ -184,7 +184,7 @@ def restore(
     manifest = catalogue.load(store, job, name)
     version = artifacts.load_manifest(store, job, manifest.version)
     clear(settings, engine, job, owner, say)
-    if not engine.ports.submitter.room_for(version.definition.resources):
+    if not engine.ports.submitter.room_for(version.definition):
         raise NotTestableError(
             f"The cluster has no room for one more driver of {job} with its executors, so {job}/{name} is not "
             "restored; scale out, or choose a time when fewer jobs run."

@@ -182,7 +182,7 @@ def starts_cold(work: Work, version: ArtifactManifest) -> bool:
     """Whether the new driver starts only after the stop: no standby was asked for, or there is no room for one."""
     if not work.request.standby:
         return True
-    if work.ports.submitter.room_for(version.definition.resources):
+    if work.ports.submitter.room_for(version.definition):
         return False
     work.say("There is no room for a standby beside the running driver: the new one starts cold, after the stop.")
     return True
@@ -311,7 +311,7 @@ def recorded(deployment: Deployment, version: ArtifactManifest, launch: str) -> 
         artifact_sha256=deployment.artifact_sha256,
         runtime_sha256=deployment.runtime_sha256,
         resources=version.definition.resources,
-        spark=dict(version.definition.spark),
+        spark=version.definition.spark_settings,
         library=deployment.library,
     )
 

@@ -34,16 +34,14 @@ from streamops.errors import (
 )
 from streamops.records import FINAL, Control, Deployment, DriverStatus, JobRecord, State
 from streamops.settings import Settings
-from streamops_runtime import session
+from streamops_runtime import second_driver, session
 from streamops_runtime.shipping import Shipper, set_levels
 from streamops_runtime.work import Work
 
 RELAUNCH = 75
 _PATIENCE_S = 300.0  # with an object store that does not answer
 _LOOK_S = 0.2
-_WATCH_S = 0.5  # between two looks at the driver that writes, which says something every second
-_SPEAKS_S = 3.0  # a driver that works says so every second
-_SILENT_S = 4.0
+_WATCH_S = 0.5  # between two looks at the driver that writes
 
 log = logging.getLogger("runner")
 T = TypeVar("T")
@@ -148,7 +146,7 @@ class Driver:
             # Where new stages begin is known only since the old version stopped.
             work.begin_at(self.patiently(self.deployment))
         if second:
-            work.warm_up()
+            work.warm_up(rounds=2)  # nobody waits for it
             self.mark("warm_up")
             word = self.watch_over()
             self.mark("second")
@@ -162,7 +160,7 @@ class Driver:
         try:
             held = self.patiently(lambda: leases.take(self.store, self.record(), self.launch.launch, self.holder))
             log.info("lease taken, epoch %s", held.value.epoch)
-            return work.run(self, held)
+            return work.run(self, held, at_once=role == "standby")
         except LeaseLostError as error:
             return self.end(State.STOPPED, str(error))
 
@@ -226,7 +224,7 @@ class Driver:
 
     def another_works(self) -> bool:
         """Whether another driver of this launch speaks: then this one is the second."""
-        before, deadline = self.first(), time.monotonic() + _SPEAKS_S
+        before, deadline = self.first(), time.monotonic() + second_driver.SPEAKS_S
         while before is not None and before.state not in FINAL and time.monotonic() < deadline:
             time.sleep(_LOOK_S)
             now = self.first()
@@ -235,22 +233,21 @@ class Driver:
         return False
 
     def watch_over(self) -> str | None:
-        """Wait, warm, until the first driver has fallen silent; None then, else the reason to end.
+        """Wait, warm, until the first driver has gone; None then, else the reason to end.
 
         Taking over too early does no harm: whoever held the lease before is refused from then on.
         """
         log.info("second driver: warm, watches over the first")
-        told, heard, looked = 0.0, time.monotonic(), time.monotonic()
-        last = self.first()
+        now = self.first()
+        told, watch = 0.0, second_driver.Watch(now, time.monotonic())
         while True:
+            listening = second_driver.listens(now.ui) if now is not None else None
             now, moment = self.first(), time.monotonic()
-            if now is None or last is None or now.updated != last.updated or moment - looked > _SPEAKS_S:
-                heard = moment  # what could not be looked at meanwhile is no silence
-            last, looked = now, moment
+            gone = watch.gone(now, listening, moment)
             if now is not None and now.state in FINAL:
                 return f"the first driver is {now.state}"
-            if moment - heard > _SILENT_S:
-                log.warning("the first driver says nothing for %.1f s; taking over", moment - heard)
+            if gone:
+                log.warning("the first driver has gone, %s; taking over", gone)
                 return None
             if self.command() == "stop":
                 return "asked to stop"

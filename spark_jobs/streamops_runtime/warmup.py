@@ -1,7 +1,8 @@
 """A short run of every stage before the real one: loads classes, compiles plans, opens connections.
 
 Each stage runs as a stream over the last moment of its sources, with a checkpoint of its own that is removed
-afterwards, and with nothing written. The first real batch then finds driver and executors warm.
+afterwards, and with nothing written. Each further round goes on from that checkpoint, so that loading state is warm
+as well. The first real batch then finds driver and executors warm.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ import threading
 import time
 import uuid
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from streamops import keys
+from streamops import checkpoints, keys
 from streamops.adapters.object_store import ObjectStore
 from streamops.definitions import Definition
 from streamops.errors import StreamOpsError
@@ -28,8 +30,17 @@ from streamops_runtime.streams import Places, raw_stream
 
 RECENT_MS = 2000
 LIMIT_S = 45.0  # on a machine that also runs the version to be replaced
+_MANY, _FEW = 100, 4  # batches of a stage
 
 log = logging.getLogger("warmup")
+
+
+@dataclass(frozen=True)
+class _End:
+    """When the queries of a round end: all of them soon, or each after so many batches."""
+
+    batches: int
+    come: threading.Event = field(default_factory=threading.Event)
 
 
 def run_all(
@@ -40,26 +51,27 @@ def run_all(
     functions: Mapping[str, StageFunction],
     where: Places,
     launch: str,
+    rounds: int = 1,
 ) -> None:
-    """Run all stages at once; what goes wrong here is logged and otherwise of no consequence."""
-    enough = threading.Event()
+    """Run all stages at once; what goes wrong here is logged and otherwise of no consequence.
+
+    Args:
+        rounds: the first lasts ``LIMIT_S`` seconds and the batch after it at most, each other a few batches.
+    """
     # Of its own: what another driver of the launch left, or still writes, would keep the queries from starting.
     prefix = f"{keys.warm_up(definition.job, launch)}{uuid.uuid4().hex}/"
-    queries: list[StreamingQuery] = []
     try:
-        for name, function in functions.items():
-            frame = _recent(spark, definition, function, where)
-            queries.append(_start(spark, frame, f"s3a://{settings.s3_bucket}/{prefix}{name}", enough))
-        deadline = time.monotonic() + LIMIT_S
-        while any(query.isActive for query in queries):
-            if time.monotonic() > deadline:
-                enough.set()  # they end at their next batch
-            time.sleep(0.1)
-        for query in queries:
-            if (error := query.exception()) and StopAtBoundary.__name__ not in str(error):
-                log.warning("warm-up: %s", str(error).splitlines()[0][:300])
+        for number in range(rounds):
+            begun, end = time.monotonic(), _End(_FEW if number else _MANY)
+            queries = []
+            for name, function in functions.items():
+                checkpoints.drop_planned(store, f"{prefix}{name}/")  # of the round before
+                frame = _recent(spark, definition, function, where)
+                queries.append(_start(spark, frame, f"s3a://{settings.s3_bucket}/{prefix}{name}", end))
+            _wait(queries, end, begun + LIMIT_S)
+            log.info("warm-up %s of %s took %.1f s", number + 1, rounds, time.monotonic() - begun)
     except (PySparkException, StreamOpsError) as error:
-        enough.set()
+        end.come.set()
         log.warning("warm-up was left out: %s", str(error).splitlines()[0][:300])
     finally:
         try:
@@ -90,11 +102,25 @@ def _recent(spark: SparkSession, definition: Definition, function: StageFunction
     return function(frames)
 
 
-def _start(spark: SparkSession, frame: DataFrame, checkpoint: str, enough: threading.Event) -> StreamingQuery:
+def _start(spark: SparkSession, frame: DataFrame, checkpoint: str, end: _End) -> StreamingQuery:
+    done = 0
+
     def discard(batch: DataFrame, batch_id: int) -> None:
-        if enough.is_set():
+        nonlocal done
+        if end.come.is_set() or done == end.batches:
             raise StopAtBoundary("warm-up")
         batch.collect()
+        done += 1
 
     writer = frame.writeStream.outputMode("append").option("checkpointLocation", checkpoint)
     return writer.foreachBatch(discard).trigger(availableNow=True).start()
+
+
+def _wait(queries: list[StreamingQuery], end: _End, deadline: float) -> None:
+    while any(query.isActive for query in queries):
+        if time.monotonic() > deadline:
+            end.come.set()  # at the next batch of each
+        time.sleep(0.1)
+    for query in queries:
+        if (error := query.exception()) and StopAtBoundary.__name__ not in str(error):
+            log.warning("warm-up: %s", str(error).splitlines()[0][:300])

@@ -66,7 +66,6 @@ class Work:
         self.definition, self.deployment, self.launch = definition, deployment, launch
         self.stopping = threading.Event()
         self.lease: Lease | None = None
-        self.warm = False
         self.functions: dict[str, code.StageFunction] = {}
         self.pulled: dict[str, list[str]] = {}  # stage -> its sources that count faults of their own
         self.stages: list[RunningStage] = []
@@ -113,9 +112,8 @@ class Work:
             progress = self.progress[stage.name]
             progress.status = progress.status.model_copy(update={"started_from": start})
 
-    def warm_up(self) -> None:
+    def warm_up(self, rounds: int = 1) -> None:
         """Run every stage for a moment on recent records, written nowhere."""
-        self.warm = True
         warmup.run_all(
             self.spark,
             self.settings,
@@ -124,6 +122,7 @@ class Work:
             self.functions,
             self._places(),
             self.launch.launch,
+            rounds,
         )
 
     def check_lease(self) -> None:
@@ -132,8 +131,13 @@ class Work:
             raise LeaseLostError(f"This driver of {self.launch.job} never held the lease; it does not write.")
         leases.check(self.store, self.lease)
 
-    def run(self, driver: Driver, held: Versioned[Lease]) -> int:
-        """Start all queries and stay with them; returns the exit code. Raises LeaseLostError."""
+    def run(self, driver: Driver, held: Versioned[Lease], at_once: bool) -> int:
+        """Start all queries and stay with them; returns the exit code. Raises LeaseLostError.
+
+        Args:
+            at_once: with all executors warm; otherwise the first results are there sooner when the stages do not all
+                want the processors at the same time.
+        """
         self.lease = held.value
         driver.publish(State.STARTING, epoch=held.value.epoch)
         job, number, epoch = self.launch.job, self.launch.deployment, held.value.epoch
@@ -144,10 +148,9 @@ class Work:
             key = keys.stage(job, number, epoch, name)
             repartition.fit(self.spark, self.store, name, key, self.definition.resources.state_partitions)
         driver.mark("repartition")
-        if self.warm:
+        if at_once:
             self._start_all(self.stages)
         else:
-            # A cold driver gives the first results sooner when the stages do not all want the processors at once.
             first, *others = self.stages
             for stage in others:
                 stage.held = True
@@ -182,7 +185,7 @@ class Work:
             list(pool.map(self._start, stages))
 
     def _start_held(self, since: float) -> None:
-        """Start the other stages of a cold driver once the first has committed, or does not soon."""
+        """Start the other stages once the first has committed, or does not soon."""
         held = [stage for stage in self.stages if stage.held]
         first = self.stages[0]
         status = self.progress[first.name].status

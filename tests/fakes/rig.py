@@ -16,7 +16,7 @@ from fakes.nodes import Nodes
 from streamops import archives, jobs, keys, records
 from streamops.adapters.object_store import ObjectStore
 from streamops.artifacts import ArtifactManifest
-from streamops.definitions import Resources, parse
+from streamops.definitions import Definition, parse
 from streamops.engine import Engine, Ports
 from streamops.errors import NotFoundError
 from streamops.fingerprints import Aggregate, Fingerprint, Key, Operator, Slot
@@ -98,7 +98,7 @@ class Cluster:
     def end_driver(self, driver: str) -> None:
         self.processes[int(driver.removeprefix("driver-")) - 1][1].kill()
 
-    def room_for(self, resources: Resources) -> bool:
+    def room_for(self, definition: Definition) -> bool:
         return self.room
 
     def alive(self) -> list[str]:

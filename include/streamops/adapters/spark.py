@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 
 from streamops.cluster.membership import Application, Driver, Master, Worker, fits
-from streamops.definitions import Resources
+from streamops.definitions import Definition
 from streamops.errors import UnreachableError
 from streamops.settings import Settings
 from streamops.submission import Submission, spark_submit_command, submit_environment
@@ -88,9 +88,9 @@ class SparkSubmitter:
                 "check that it runs ('make status'), and that its page may end drivers (spark.ui.killEnabled)."
             ) from error
 
-    def room_for(self, resources: Resources) -> bool:
+    def room_for(self, definition: Definition) -> bool:
         """Whether one more driver with all its executors fits beside what runs."""
-        return fits(self.master(), resources)
+        return fits(self.master(), definition)
 
 
 def parse_master(data: dict[str, Any], executors: dict[str, tuple[tuple[str, str], ...]] | None = None) -> Master:

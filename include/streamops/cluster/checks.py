@@ -152,5 +152,5 @@ def needs(ports: Ports) -> list[Need]:
     for record in should_run(ports.store):
         deployment = jobs.deployment(ports.store, record.job, record.deployment)
         definition = artifacts.load_manifest(ports.store, record.job, deployment.version).definition
-        found.append(Need(record.job, definition.resources, definition.spark))
+        found.append(Need(record.job, definition.resources, definition.spark_settings))
     return found

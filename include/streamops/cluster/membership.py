@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from streamops.cluster.nodes import Inventory, Node
-from streamops.definitions import Resources
+from streamops.definitions import Definition, Resources
 from streamops.errors import RefusedError
 from streamops.submission import executor_cores, mebibytes
 
@@ -188,13 +188,14 @@ class _Slot:
     memory: int
 
 
-def fits(master: Master, resources: Resources, apart_from: str | None = None) -> bool:
-    """Whether a driver of one core and executors for all of ``resources.cores`` find room beside what runs.
+def fits(master: Master, definition: Definition, apart_from: str | None = None) -> bool:
+    """Whether a driver of one core and executors for all cores of the definition find room beside what runs.
 
     Args:
         apart_from: id of a worker that may host executors, but not the driver.
     """
     slots = {item.id: _Slot(item.cores_free, item.memory_free) for item in master.workers if item.state == "ALIVE"}
+    resources = definition.resources
     driver, executor = mebibytes(resources.driver_memory), mebibytes(resources.executor_memory)
     hosts = [slot for worker, slot in slots.items() if worker != apart_from]
     roomy = [slot for slot in hosts if slot.cores >= 1 and slot.memory >= driver]
@@ -202,7 +203,7 @@ def fits(master: Master, resources: Resources, apart_from: str | None = None) ->
         return False
     host = max(roomy, key=lambda slot: slot.memory)
     host.cores, host.memory = host.cores - 1, host.memory - driver
-    each = executor_cores(resources, {})
+    each = executor_cores(resources, definition.spark_settings)
     wanted = max(1, resources.cores // each)
     for slot in slots.values():
         while wanted and slot.cores >= each and slot.memory >= executor:
@@ -210,9 +211,11 @@ def fits(master: Master, resources: Resources, apart_from: str | None = None) ->
     return wanted == 0
 
 
-def without(master: Master, driver: str, application: str, resources: Resources) -> Master:
+def without(master: Master, driver: str, application: str, definition: Definition) -> Master:
     """What the master would say once a driver and its application's executors were gone."""
-    cores, memory = executor_cores(resources, {}), mebibytes(resources.executor_memory)
+    resources = definition.resources
+    cores = executor_cores(resources, definition.spark_settings)
+    memory = mebibytes(resources.executor_memory)
     host = master.worker_of(driver)
 
     def rest(worker: Worker) -> Worker:

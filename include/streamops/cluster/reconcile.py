@@ -13,7 +13,7 @@ from typing import Literal
 from streamops.cluster.membership import Master, fits, without
 from streamops.cluster.presence import held, unclaimed
 from streamops.cluster.record import ClusterRecord
-from streamops.definitions import Resources
+from streamops.definitions import Definition
 from streamops.names import SCRATCH
 from streamops.operations import LEAVE_RUNNING, OVER, Operation
 from streamops.records import DriverStatus, JobRecord, State
@@ -94,7 +94,7 @@ def wants_second(look: Look, second: DriverStatus | None) -> bool:
     return not unclaimed(look.master, [look.status, second, *look.others])  # one that starts may be it
 
 
-def shares_worker(look: Look, second: DriverStatus | None, resources: Resources) -> bool:
+def shares_worker(look: Look, second: DriverStatus | None, definition: Definition) -> bool:
     """Whether a second driver is warm on the worker of the first, although another worker would have room for it.
 
     The master puts a driver on any worker with room, by chance; one that hosts both takes both along when it dies. The
@@ -105,7 +105,7 @@ def shares_worker(look: Look, second: DriverStatus | None, resources: Resources)
     host = look.master.worker_of(second.driver)
     if host is None or host != look.master.worker_of(look.status.driver):
         return False
-    return fits(without(look.master, second.driver, second.app_id, resources), resources, apart_from=host)
+    return fits(without(look.master, second.driver, second.app_id, definition), definition, apart_from=host)
 
 
 def _works(look: Look) -> bool:

@@ -162,7 +162,7 @@ class Reconciler:
                 return []
             found = records.read(ports.store, keys.second_driver(record.job, record.launch), DriverStatus)
             second = found.value if found else None
-            if second is not None and reconcile.shares_worker(look, second, version.definition.resources):
+            if second is not None and reconcile.shares_worker(look, second, version.definition):
                 ports.submitter.end_driver(second.driver)  # the next pass starts another one
                 return self._said(
                     f"{record.job}: its second driver, {second.driver}, is ended, because it is on the worker of the "
@@ -170,7 +170,7 @@ class Reconciler:
                 )
             if not reconcile.wants_second(look, second):
                 return []
-            if not ports.submitter.room_for(version.definition.resources):
+            if not ports.submitter.room_for(version.definition):
                 return []
             deployment = jobs.deployment(ports.store, record.job, record.deployment)
             driver = ports.submitter.submit(steps.recorded(deployment, version, record.launch))
