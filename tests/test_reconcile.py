@@ -167,7 +167,8 @@ def two_workers(first: str, second: str, free: int = 2048, state: str = "ALIVE",
     [
         (replace(WORKS, master=two_workers("w", "w")), State.STANDBY, True),
         (replace(WORKS, master=two_workers("w", "b")), State.STANDBY, False),
-        (replace(WORKS, master=two_workers("w", "w")), State.STARTING, False),  # it warms up: let it first
+        (replace(WORKS, master=two_workers("w", "w")), State.STARTING, True),  # before it takes the time to warm up
+        (replace(WORKS, master=two_workers("w", "w")), State.FAILED, False),
         (replace(WORKS, master=two_workers("w", "w", free=500)), State.STANDBY, False),  # nowhere else to go
         (replace(WORKS, master=two_workers("w", "w", executors="1 2")), State.STANDBY, True),  # its own would leave
         (replace(WORKS, master=two_workers("w", "w", executors="1 other")), State.STANDBY, False),

@@ -34,7 +34,7 @@ from streamops.errors import (
 )
 from streamops.records import FINAL, Control, Deployment, DriverStatus, JobRecord, State
 from streamops.settings import Settings
-from streamops_runtime import second_driver, session
+from streamops_runtime import placement, second_driver, session
 from streamops_runtime.shipping import Shipper, set_levels
 from streamops_runtime.work import Work
 
@@ -148,7 +148,8 @@ class Driver:
         if second:
             work.warm_up(rounds=2)  # nobody waits for it
             self.mark("warm_up")
-            word = self.watch_over()
+            warm = work.keep_warm()
+            word = self.watch_over(warm)
             self.mark("second")
             self.store.delete([self.status_key])
             if word is not None:
@@ -232,7 +233,7 @@ class Driver:
                 return True
         return False
 
-    def watch_over(self) -> str | None:
+    def watch_over(self, warm: placement.Warm) -> str | None:
         """Wait, warm, until the first driver has gone; None then, else the reason to end.
 
         Taking over too early does no harm: whoever held the lease before is refused from then on.
@@ -254,6 +255,7 @@ class Driver:
             if moment - told > 2:
                 if self.role(self.patiently(self.record)) != "writer":
                     return "the job record names another launch"
+                warm.look(moment)
                 self.publish(State.STANDBY)
                 told = moment
             time.sleep(_WATCH_S)

@@ -72,6 +72,7 @@ class Work:
         self.progress: dict[str, StageProgress] = {}
         self.listener = ProgressListener()
         self.placement = placement.Placement()
+        self.warm: placement.Warm | None = None
         self.looked = 0.0
 
     def prepare(self) -> None:
@@ -124,6 +125,11 @@ class Work:
             self.launch.launch,
             rounds,
         )
+
+    def keep_warm(self) -> placement.Warm:
+        """Stay with executors that are warm, until the first batch is committed."""
+        self.warm = placement.Warm(self.spark, time.monotonic())
+        return self.warm
 
     def check_lease(self) -> None:
         """Raise LeaseLostError unless this driver is still the writer."""
@@ -220,6 +226,9 @@ class Work:
             code = self._look_after_queries(driver)
             if code is not None:
                 return code
+            if self.warm and (commits_before or moment - begun > HOLD_S):
+                self.warm.end()
+                self.warm = None
             if self._placement_due(moment) and not self._place_anew(driver):
                 return RELAUNCH
             commits = sum(item.status.commits for item in self.progress.values())

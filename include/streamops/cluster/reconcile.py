@@ -16,7 +16,7 @@ from streamops.cluster.record import ClusterRecord
 from streamops.definitions import Definition
 from streamops.names import SCRATCH
 from streamops.operations import LEAVE_RUNNING, OVER, Operation
-from streamops.records import DriverStatus, JobRecord, State
+from streamops.records import FINAL, DriverStatus, JobRecord, State
 
 Kind = Literal["nothing", "wait", "finish", "take back", "start"]
 Lock = Literal["free", "held", "abandoned"]
@@ -95,12 +95,12 @@ def wants_second(look: Look, second: DriverStatus | None) -> bool:
 
 
 def shares_worker(look: Look, second: DriverStatus | None, definition: Definition) -> bool:
-    """Whether a second driver is warm on the worker of the first, although another worker would have room for it.
+    """Whether a second driver is on the worker of the first, although another worker would have room for it.
 
     The master puts a driver on any worker with room, by chance; one that hosts both takes both along when it dies. The
     room may be what the second driver's own executors take: they end with it.
     """
-    if not _works(look) or look.status is None or second is None or second.state is not State.STANDBY:
+    if not _works(look) or look.status is None or second is None or second.state in FINAL:
         return False
     host = look.master.worker_of(second.driver)
     if host is None or host != look.master.worker_of(look.status.driver):
