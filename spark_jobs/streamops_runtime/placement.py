@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from pyspark.sql import SparkSession
 
 LOOK_S = 2.0
@@ -54,34 +56,29 @@ class Placement:
         return bool(joined) and settled and moment - self._since >= STABLE_S and moment - self._last >= REST_S
 
 
-def executors(spark: SparkSession) -> frozenset[str]:
-    """Ids of the live executors, without the driver's own."""
-    listed = spark.sparkContext._jsc.sc().statusStore().executorList(True)
-    found = (listed.apply(at).id() for at in range(listed.size()))
-    return frozenset(str(executor) for executor in found if executor != "driver")
-
-
 class Warm:
     """Keeps a second driver among executors that are warm.
 
     The master replaces a lost executor at once, and a cold one would get its part of the first batch after a takeover:
-    with one of two executors lost, that batch took 12 s instead of 3. So lost ones are replaced when the first batch is
+    with one of two executors lost, that batch took 12 s instead of 6. So lost ones are replaced when the first batch is
     committed, or when the first driver goes on without a takeover.
 
     Args:
+        count: how many executors live.
+        allow: receives how many the master may bring the application to; those that live are not ended by it.
         moment: of a monotonic clock, in seconds, as in ``look``.
     """
 
-    def __init__(self, spark: SparkSession, moment: float) -> None:
-        self._spark = spark
-        self._wanted = len(executors(spark))
+    def __init__(self, count: Callable[[], int], allow: Callable[[int], None], moment: float) -> None:
+        self._count, self._allow = count, allow
+        self._wanted = count()
         self._full = moment  # when all were last there
         self._replaced = True
         self._replace(False)
 
     def look(self, moment: float) -> None:
         """While standing by: have those replaced that have been missing for a while."""
-        if len(executors(self._spark)) >= self._wanted:
+        if self._count() >= self._wanted:
             self._full = moment
         self._replace(moment - self._full > MISSED_S)
 
@@ -91,11 +88,18 @@ class Warm:
 
     def _replace(self, wanted: bool) -> None:
         if wanted is not self._replaced:
-            _allow(self._spark, _ANY if wanted else 1)
+            self._allow(_ANY if wanted else 1)
             self._replaced = wanted
 
 
-def _allow(spark: SparkSession, most: int) -> None:
+def executors(spark: SparkSession) -> frozenset[str]:
+    """Ids of the live executors, without the driver's own."""
+    listed = spark.sparkContext._jsc.sc().statusStore().executorList(True)
+    found = (listed.apply(at).id() for at in range(listed.size()))
+    return frozenset(str(executor) for executor in found if executor != "driver")
+
+
+def allow(spark: SparkSession, most: int) -> None:
     """Set how many executors the master may bring the application to; those that live are not ended by it."""
     none = spark.sparkContext._jvm.PythonUtils.toScalaMap({})
     spark.sparkContext._jsc.sc().requestTotalExecutors(most, 0, none)

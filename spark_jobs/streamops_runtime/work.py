@@ -128,7 +128,11 @@ class Work:
 
     def keep_warm(self) -> placement.Warm:
         """Stay with executors that are warm, until the first batch is committed."""
-        self.warm = placement.Warm(self.spark, time.monotonic())
+        self.warm = placement.Warm(
+            lambda: len(placement.executors(self.spark)),
+            lambda most: placement.allow(self.spark, most),
+            time.monotonic(),
+        )
         return self.warm
 
     def check_lease(self) -> None:

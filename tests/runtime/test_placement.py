@@ -1,8 +1,8 @@
-"""When queries are started again because executors have joined."""
+"""When queries are started again because executors have joined, and when lost executors are replaced."""
 
 from __future__ import annotations
 
-from streamops_runtime.placement import REST_S, STABLE_S, Placement
+from streamops_runtime.placement import MISSED_S, REST_S, STABLE_S, Placement, Warm
 
 ONE, TWO, THREE = frozenset("1"), frozenset("12"), frozenset("123")
 
@@ -52,3 +52,29 @@ def test_placements_are_kept_apart() -> None:
     assert not found.due(THREE, True, 101)
     assert not found.due(THREE, True, 101 + STABLE_S)
     assert found.due(THREE, True, 100 + REST_S)
+
+
+def test_a_second_driver_has_lost_executors_replaced_after_the_takeover() -> None:
+    live, asked = [2], []
+    warm = Warm(lambda: live[0], asked.append, 0.0)
+    assert asked == [1]  # so that a lost one is not replaced
+    live[0] = 1
+    warm.look(1.0)
+    assert asked == [1]
+    warm.end()
+    warm.end()
+    assert len(asked) == 2
+    assert asked[1] > 1000
+
+
+def test_a_second_driver_that_is_not_needed_gets_its_executors_back() -> None:
+    live, asked = [2], []
+    warm = Warm(lambda: live[0], asked.append, 0.0)
+    live[0] = 1
+    warm.look(MISSED_S - 1)
+    assert asked == [1]
+    warm.look(MISSED_S + 1)
+    assert len(asked) == 2
+    live[0] = 2
+    warm.look(MISSED_S + 5)
+    assert asked[2] == 1  # and the next loss is no more replaced than the first was
