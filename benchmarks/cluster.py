@@ -27,7 +27,7 @@ QUIET_S = 40.0
 BACK_S = 240.0
 STEADY_S = 20.0  # what warming up took from the job is made good by then
 APART_S = 900.0  # the master chooses workers by chance, and each try takes a minute or two
-WARM = ("prepare", "warm_up")  # phases of a second driver before it stands by
+WARM = ("prepare", "rest", "warm_up")  # phases of a second driver before it stands by
 CLUSTER_RUNBOOKS = (*RUNBOOKS, "shutdown_cluster", "restart_cluster", "scale_cluster")
 
 

@@ -34,7 +34,7 @@ from streamops.errors import (
 )
 from streamops.records import FINAL, Control, Deployment, DriverStatus, JobRecord, State
 from streamops.settings import Settings
-from streamops_runtime import placement, second_driver, session
+from streamops_runtime import second_driver, session
 from streamops_runtime.shipping import Shipper, set_levels
 from streamops_runtime.work import Work
 
@@ -88,6 +88,10 @@ def run(context: SparkContext, launch: Launch) -> int:
     shipper.end()
     context.stop()
     return code
+
+
+class _DismissedError(Exception):
+    """Why a second driver ends without having been needed."""
 
 
 class Driver:
@@ -146,15 +150,13 @@ class Driver:
             # Where new stages begin is known only since the old version stopped.
             work.begin_at(self.patiently(self.deployment))
         if second:
-            work.warm_up(rounds=2)  # nobody waits for it
-            self.mark("warm_up")
-            warm = work.keep_warm()
-            word = self.watch_over(warm)
-            self.mark("second")
-            self.store.delete([self.status_key])
-            if word is not None:
+            try:
+                self.be_second(work)
+            except _DismissedError as word:
                 log.info("ends: %s", word)
+                self.store.delete([self.status_key])
                 return 0
+            self.store.delete([self.status_key])
             self.status_key = keys.status(self.launch.job, self.launch.launch)
         if self.command() == "stop":
             return self.end(State.STOPPED, "asked to stop before it had begun")
@@ -233,12 +235,32 @@ class Driver:
                 return True
         return False
 
-    def watch_over(self, warm: placement.Warm) -> str | None:
-        """Wait, warm, until the first driver has gone; None then, else the reason to end.
+    def be_second(self, work: Work) -> None:
+        """Warm up, and wait until the first driver has gone. Raises _DismissedError: this one is not wanted."""
+        rest = second_driver.Rest(time.monotonic())
+        if not self.watch_over(State.STARTING, rest.over):
+            return
+        self.mark("rest")
+        work.warm_up(rounds=2)
+        self.mark("warm_up")
+        log.info("second driver: warm, watches over the first")
+        warm = work.keep_warm()
+
+        def never(first: DriverStatus | None, moment: float) -> bool:
+            warm.look(moment)
+            return False
+
+        self.watch_over(State.STANDBY, never)
+        self.mark("second")
+
+    def watch_over(self, state: State, enough: Callable[[DriverStatus | None, float], bool]) -> bool:
+        """Wait until the first driver has gone, and return False, or until it is enough, and return True.
 
         Taking over too early does no harm: whoever held the lease before is refused from then on.
+
+        Raises:
+            _DismissedError: the job or the first driver ended.
         """
-        log.info("second driver: warm, watches over the first")
         now = self.first()
         told, watch = 0.0, second_driver.Watch(now, time.monotonic())
         while True:
@@ -246,17 +268,18 @@ class Driver:
             now, moment = self.first(), time.monotonic()
             gone = watch.gone(now, listening, moment)
             if now is not None and now.state in FINAL:
-                return f"the first driver is {now.state}"
+                raise _DismissedError(f"the first driver is {now.state}")
             if gone:
                 log.warning("the first driver has gone, %s; taking over", gone)
-                return None
+                return False
+            if enough(now, moment):
+                return True
             if self.command() == "stop":
-                return "asked to stop"
+                raise _DismissedError("asked to stop")
             if moment - told > 2:
                 if self.role(self.patiently(self.record)) != "writer":
-                    return "the job record names another launch"
-                warm.look(moment)
-                self.publish(State.STANDBY)
+                    raise _DismissedError("the job record names another launch")
+                self.publish(state)
                 told = moment
             time.sleep(_WATCH_S)
 

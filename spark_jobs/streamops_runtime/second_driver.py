@@ -1,4 +1,4 @@
-"""The second driver of a launch: how it notices that the first has gone.
+"""The second driver of a launch: when it warms up, and how it notices that the first has gone.
 
 A process that ended closes its ports at once, so its web interface refuses connections long before its silence says
 anything. A host that is lost refuses nothing; there only the silence is left.
@@ -9,10 +9,12 @@ from __future__ import annotations
 import socket
 from urllib.parse import urlsplit
 
-from streamops.records import DriverStatus
+from streamops.records import DriverStatus, State
 
 SPEAKS_S = 3.0  # a driver that works says so every second
 SILENT_S = 4.0
+RESTED_S = 20.0
+MOST_REST_S = 120.0
 _ANSWER_S = 0.3
 
 
@@ -62,3 +64,20 @@ class Watch:
         if moment - self._heard > SILENT_S:
             return f"it says nothing for {moment - self._heard:.1f} s"
         return None
+
+
+class Rest:
+    """Whether the first driver has worked for a while: one that has just taken over needs the processors itself.
+
+    Args:
+        moment: when waiting begins, in seconds of a clock that only goes forward, as in ``over``.
+    """
+
+    def __init__(self, moment: float) -> None:
+        self._begun = self._since = moment
+
+    def over(self, first: DriverStatus | None, moment: float) -> bool:
+        """Whether it is time to warm up; at last also beside a driver that never works for long."""
+        if first is None or first.state is not State.RUNNING:
+            self._since = moment
+        return moment - self._since >= RESTED_S or moment - self._begun >= MOST_REST_S

@@ -6,7 +6,7 @@ import socket
 from datetime import UTC, datetime, timedelta
 
 from streamops.records import DriverStatus, State
-from streamops_runtime.second_driver import SILENT_S, SPEAKS_S, Watch, listens
+from streamops_runtime.second_driver import MOST_REST_S, RESTED_S, SILENT_S, SPEAKS_S, Rest, Watch, listens
 
 BEGUN = datetime(2026, 11, 23, tzinfo=UTC)
 
@@ -66,3 +66,14 @@ def test_a_real_port_listens_until_it_is_closed():
         assert listens(url) is True
     assert listens(url) is False
     assert listens("") is None
+
+
+def test_it_warms_up_when_the_first_has_worked_for_a_while():
+    rest = Rest(0.0)
+    starting = said(0).model_copy(update={"state": State.STARTING})
+    assert not rest.over(starting, RESTED_S)
+    assert not rest.over(said(1), RESTED_S + 1)
+    assert not rest.over(starting, RESTED_S + 2)
+    assert not rest.over(said(2), 2 * RESTED_S)
+    assert rest.over(said(3), 2 * RESTED_S + 2)
+    assert rest.over(starting, MOST_REST_S)
