@@ -21,6 +21,7 @@ PROGRAM, NODE, OTHER = "spark-worker-2", "node-2", "node-1"
 def wrong_clock(request, servers, operator, job) -> Iterator[str]:
     """The second node's worker, and whatever it starts, reads another time of day."""
     first_members(operator)
+    on_cluster(operator, "scale_cluster", size=1, nodes=[NODE])  # a worker that is stopped in order ends its driver
     path = servers.layout.supervisor_conf
     right = path.read_text()
     more = ",".join(f'{key}="{value}"' for key, value in other_clock(request.param).items())
@@ -29,12 +30,11 @@ def wrong_clock(request, servers, operator, job) -> Iterator[str]:
     assert path.read_text() != right
     try:
         servers.supervisor.replace(PROGRAM)
-        servers.supervisor.start(PROGRAM)
+        first_members(operator)
         yield request.param
     finally:
         path.write_text(right)
         servers.supervisor.replace(PROGRAM)
-        servers.supervisor.start(PROGRAM)
         first_members(operator)
 
 
