@@ -17,7 +17,12 @@ _ERROR = b'<?xml version="1.0" encoding="UTF-8"?>\n<Error><Code>%b</Code><Messag
 
 @dataclass
 class Faults:
-    """Probabilities of each fault per request; ``copies_only`` leaves other requests alone."""
+    """The share of requests that each fault strikes; ``copies_only`` leaves other requests alone.
+
+    A share of 1 strikes always. A smaller one strikes one request of each ``1 / share``, the seed says which: so a
+    fault that is asked for is never left out by chance, and no request is struck twice, so that each one passes on
+    its second try.
+    """
 
     seed: int
     slow: float = 0.0
@@ -29,13 +34,25 @@ class Faults:
 
     def __post_init__(self) -> None:
         self._random, self._lock = random.Random(self.seed), threading.Lock()
+        self._struck: set[str] = set()
+        self._blocks: dict[str, list[bool]] = {}
 
-    def strikes(self, name: str) -> bool:
+    def strikes(self, name: str, request: str) -> bool:
+        """Whether ``request`` (its command and path) is struck by the fault ``name`` now."""
+        share = getattr(self, name)
         with self._lock:
-            hit = self._random.random() < getattr(self, name)
+            hit = share == 1 or (share > 0 and request not in self._struck and self._next(name, share))
             if hit:
+                self._struck.add(request)
                 self.seen[name] += 1
             return hit
+
+    def _next(self, name: str, share: float) -> bool:
+        if not self._blocks.get(name):
+            block = [True] + [False] * (round(1 / share) - 1)
+            self._random.shuffle(block)
+            self._blocks[name] = block
+        return self._blocks[name].pop()
 
 
 class Proxy:
@@ -63,12 +80,13 @@ class Proxy:
                 faults = proxy.faults
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
                 copy = self.headers.get("x-amz-copy-source") is not None
+                request = f"{self.command} {self.path}"
                 if copy or not faults.copies_only:
-                    if faults.strikes("slow"):
+                    if faults.strikes("slow", request):
                         time.sleep(0.3)  # the fault itself
-                    if faults.strikes("unavailable"):
+                    if faults.strikes("unavailable", request):
                         return self.answer(503, {}, _ERROR % b"SlowDown")
-                if copy and faults.strikes("copy_error"):
+                if copy and faults.strikes("copy_error", request):
                     return self.answer(200, {"Content-Type": "application/xml"}, _ERROR % b"InternalError")
                 connection = http.client.HTTPConnection(proxy.target, timeout=30)
                 try:
@@ -79,7 +97,7 @@ class Proxy:
                     connection.endheaders(body)
                     answer = connection.getresponse()
                     headers = dict(answer.getheaders())
-                    if copy and answer.status == 200 and faults.strikes("wrong_hash"):
+                    if copy and answer.status == 200 and faults.strikes("wrong_hash", request):
                         name = next(name for name in headers if name.lower() == "x-amz-checksum-sha256")
                         headers[name] = base64.b64encode(b"x" * 32).decode()
                     return self.answer(answer.status, headers, answer.read())

@@ -26,11 +26,11 @@ def export(job, operator, faults: Faults, name: str) -> None:
 
 
 def test_faults_that_pass_are_retried_and_the_snapshot_is_whole(job, operator, seed):
-    start = mark(job)
+    start, name = mark(job), f"shaken-{uuid.uuid4().hex[:6]}"
     faults = Faults(seed, slow=0.05, unavailable=0.04, copy_error=0.05)
-    export(job, operator, faults, f"shaken-{seed}")
-    assert all(faults.seen[name] for name in ("slow", "unavailable", "copy_error")), faults.seen
-    manifest = snapshots.load(job.store, job.name, f"shaken-{seed}")
+    export(job, operator, faults, name)
+    assert all(faults.seen[fault] for fault in ("slow", "unavailable", "copy_error")), faults.seen
+    manifest = snapshots.load(job.store, job.name, name)
     snapshots.verify(job.store, manifest)
     assert {item.stage for item in manifest.objects} == set(job.status().stages)
     invariant(job, start)
