@@ -14,6 +14,8 @@ import pytest
 
 from fresh_job import FreshJob, publish_quickly, wait_for
 from streamops import jobs, locks
+from streamops.names import CLUSTER
+from streamops.operations import CLUSTER_RUNBOOKS
 from streamops.records import State
 from streamops.settings import REPOSITORY, Settings
 from support import Operator, Servers, pythons, works_again
@@ -68,7 +70,8 @@ def job(shared: FreshJob, operator: Operator, servers: Servers) -> FreshJob:
     held = locks.read(shared.store, shared.name)
     if held is not None and held.value.operation and held.value.owner:
         operator.owners.dead.add(held.value.owner.run_id)
-        operator.engine().abort(shared.name, held.value.operation)
+        of = CLUSTER if held.value.runbook in CLUSTER_RUNBOOKS else shared.name
+        operator.engine().abort(of, held.value.operation)
     status = shared.status()
     if shared.record().desired != "running":
         operator.run("start_job", shared.name)
