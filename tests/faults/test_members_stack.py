@@ -32,10 +32,16 @@ def whole(operator, job):
     first_members(operator)
 
 
+def at_another_point_of_the_batch(seed: int) -> None:
+    """Batches last about a second: each seed's fault meets another part of one."""
+    time.sleep(random.Random(seed).random())
+
+
 def test_a_killed_worker_takes_its_driver_along_and_the_job_goes_on(job, servers, nodes, seed, recovered):
     start = mark(job)
-    victim, began = hosting(job, nodes), time.monotonic()
-    time.sleep(random.Random(seed).random())  # another point of the batch for each seed
+    victim = hosting(job, nodes)
+    at_another_point_of_the_batch(seed)
+    began = time.monotonic()
     servers.supervisor.signal(PROGRAMS[victim], "KILL")
     wait_for(lambda: works_again(job, start.epoch), 200, "the job at work again")
     recovered(began)
@@ -43,10 +49,11 @@ def test_a_killed_worker_takes_its_driver_along_and_the_job_goes_on(job, servers
 
 
 def test_a_killed_master_leaves_running_jobs_alone_and_a_deploy_works_after_its_return(
-    job, other, operator, servers, recovered
+    job, other, operator, servers, seed, recovered
 ):
     start = mark(job)
     before = servers.supervisor.program("spark-master").pid
+    at_another_point_of_the_batch(seed)
     began = time.monotonic()
     servers.supervisor.signal("spark-master", "KILL")
     wait_for(lambda: servers.supervisor.program("spark-master").pid not in (0, before), 60, "a new master")
@@ -58,11 +65,13 @@ def test_a_killed_master_leaves_running_jobs_alone_and_a_deploy_works_after_its_
     invariant(job, start)
 
 
-def test_every_process_of_the_cluster_is_killed_at_once(job, servers, recovered):
+def test_every_process_of_the_cluster_is_killed_at_once(job, servers, seed, recovered):
     start = mark(job)
-    began = time.monotonic()
     spark = [process for process in lifecycle.processes(servers.layout) if is_spark(process)]
     assert len(spark) >= 5  # master, two workers, a driver, an executor
+    random.Random(seed).shuffle(spark)  # whoever dies a moment later may still see the others gone
+    at_another_point_of_the_batch(seed)
+    began = time.monotonic()
     for process in spark:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
@@ -81,7 +90,7 @@ def is_spark(process: psutil.Process) -> bool:
 
 def test_a_shutdown_in_the_middle_of_a_batch_loses_nothing(job, operator, nodes, seed, recovered):
     start = mark(job)
-    time.sleep(random.Random(seed).random())
+    at_another_point_of_the_batch(seed)
     done = on_cluster(operator, "shutdown_cluster")
     assert job.name in done.facts("record_set")["jobs"]
     assert nodes.master().status == "DOWN"
@@ -92,9 +101,11 @@ def test_a_shutdown_in_the_middle_of_a_batch_loses_nothing(job, operator, nodes,
     invariant(job, start)
 
 
-def test_the_worker_that_hosts_the_driver_is_drained_before_it_leaves(job, operator, nodes, recovered):
+def test_the_worker_that_hosts_the_driver_is_drained_before_it_leaves(job, operator, nodes, seed, recovered):
     start = mark(job)
-    leaving, began = hosting(job, nodes), time.monotonic()
+    leaving = hosting(job, nodes)
+    at_another_point_of_the_batch(seed)
+    began = time.monotonic()
     on_cluster(operator, "scale_cluster", size=1, nodes=[leaving])
     recovered(began)
     assert not nodes.program(leaving).up
