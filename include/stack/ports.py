@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import socket
+import time
 
 import psutil
 
 from stack.layout import PORTS, Layout
 from streamops.errors import RefusedError
+
+UNKNOWN = "a process of another user"
+_ENDING_S = 10.0
 
 
 def holder(port: int) -> str | None:
@@ -30,20 +34,28 @@ def holder(port: int) -> str | None:
                 return f"process {process.pid} ({process.name()}, user {process.username()})"
             except psutil.NoSuchProcess:
                 return f"process {connection.pid}"
-    return "a process of another user"
+    return UNKNOWN
 
 
 def check(layout: Layout) -> None:
     """Refuse to start when a port is taken.
 
+    A port without a holder that we can see may be that of a process which is just ending, as all are after a kill of
+    the whole stack: it gets some seconds.
+
     Raises:
         RefusedError: names every taken port, what it is for, and the process that holds it.
     """
-    taken = [
-        f"port {layout.port(name)} ({name}) is held by {who}" for name in PORTS if (who := holder(layout.port(name)))
-    ]
-    if taken:
-        raise RefusedError(
-            f"The stack cannot start: {'; '.join(taken)}. End that process, or set {'STREAMOPS_PORT_OFFSET'} "
-            "to a number that is added to every port."
-        )
+    end = time.monotonic() + _ENDING_S
+    while True:
+        taken = {name: who for name in PORTS if (who := holder(layout.port(name)))}
+        if not taken:
+            return
+        if UNKNOWN not in taken.values() or time.monotonic() > end:
+            break
+        time.sleep(0.2)
+    listed = "; ".join(f"port {layout.port(name)} ({name}) is held by {who}" for name, who in taken.items())
+    raise RefusedError(
+        f"The stack cannot start: {listed}. End that process, or set STREAMOPS_PORT_OFFSET to a number that is added "
+        "to every port."
+    )

@@ -39,6 +39,28 @@ def test_a_taken_port_is_refused_with_its_number_and_holder_before_anything_star
     assert not Layout.find(tmp_path).env_file.exists()
 
 
+def test_a_port_that_a_process_leaves_while_it_ends_is_waited_for(
+    tmp_path: Path, offset: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such a port is still bound, and nobody listens on it."""
+    monkeypatch.setenv("STREAMOPS_PORT_OFFSET", str(offset))
+    layout, seen = Layout.find(tmp_path), []
+    with socket.socket() as ending:
+        ending.bind(("127.0.0.1", layout.port("minio")))
+        ask = ports.holder
+
+        def until_seen(port: int) -> str | None:
+            found = ask(port)
+            if found:
+                seen.append(found)
+                ending.close()
+            return found
+
+        monkeypatch.setattr(ports, "holder", until_seen)
+        ports.check(layout)
+    assert seen == [ports.UNKNOWN]
+
+
 def test_ports_do_not_collide_with_each_other_or_with_the_test_stack() -> None:
     every = [port + offset for offset in (0, 10_000) for port in PORTS.values()]
     assert len(set(every)) == len(every)

@@ -37,6 +37,8 @@ ON_DISK = {
     "spark.sql.shuffle.partitions": "2",
     "spark.ui.port": "0",
 }
+# Stopping the state store keeps a lock that maintenance at work waits for, until both give up after six minutes.
+WITHOUT_MAINTENANCE = {"spark.sql.streaming.stateStore.maintenanceInterval": "1h"}
 # What only a cluster has: the rest of it is loaded by the queries below.
 ON_A_CLUSTER = (
     STREAMING["spark.sql.streaming.checkpointFileManagerClass"],
@@ -57,8 +59,7 @@ def main() -> None:
     """Run queries as jobs have them, then reach for an object store and a broker that are not there."""
     with tempfile.TemporaryDirectory() as directory:
         builder = SparkSession.builder.appName("training").config("spark.local.dir", directory)
-        settings = {f"spark.hadoop.fs.s3a.{key}": value for key, value in OBJECT_STORE.items()}
-        for key, value in (STREAMING | settings | ON_DISK).items():
+        for key, value in settings().items():
             builder = builder.config(key, value)
         spark = builder.getOrCreate()
         spark.sparkContext.setLogLevel("WARN")
@@ -72,6 +73,12 @@ def main() -> None:
         # Or its threads may still be at work when Java writes the archive at its end, and take the process with them.
         spark.sparkContext._jvm.org.apache.spark.sql.execution.streaming.state.StateStore.stop()
         spark.stop()
+
+
+def settings() -> dict[str, str]:
+    """Those of jobs, on the local disk."""
+    object_store = {f"spark.hadoop.fs.s3a.{key}": value for key, value in OBJECT_STORE.items()}
+    return STREAMING | object_store | ON_DISK | WITHOUT_MAINTENANCE
 
 
 def _write_events(directory: Path) -> None:
