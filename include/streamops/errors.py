@@ -17,6 +17,10 @@ class NotFoundError(StreamOpsError):
     """A job, version, snapshot, operation or object does not exist."""
 
 
+class DamagedError(StreamOpsError):
+    """A stored record is there, and is not what this program writes; nothing is done by what it might say."""
+
+
 class ConflictError(StreamOpsError):
     """A conditional write lost: somebody else changed or created the object first."""
 

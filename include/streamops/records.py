@@ -11,11 +11,11 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Generic, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from streamops.adapters.object_store import ObjectStore
 from streamops.definitions import Param
-from streamops.errors import ConflictError, NotFoundError
+from streamops.errors import ConflictError, DamagedError, NotFoundError
 
 Offsets = dict[str, dict[str, int]]  # source -> partition -> next offset to read
 
@@ -187,12 +187,25 @@ def now() -> datetime:
 
 
 def read(store: ObjectStore, key: str, model: type[M]) -> Versioned[M] | None:
-    """The stored model, or None if there is none."""
+    """The stored model, or None if there is none.
+
+    Raises:
+        DamagedError: what is stored is no such model.
+    """
     try:
         stored = store.get(key)
     except NotFoundError:
         return None
-    return Versioned(model.model_validate_json(stored.body), stored.etag)
+    try:
+        return Versioned(model.model_validate_json(stored.body), stored.etag)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        what = f"{where}: {first['msg']}" if where else first["msg"]
+        raise DamagedError(
+            f"{key} in bucket {store.bucket} cannot be read ({what}); the bucket keeps earlier versions of it: "
+            "put the last good one back, and try again."
+        ) from error
 
 
 def write(store: ObjectStore, key: str, value: BaseModel, *, over: str | None = None, new: bool = False) -> str:

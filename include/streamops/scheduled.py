@@ -9,7 +9,7 @@ from streamops import artifacts, jobs, keys, records, snapshots
 from streamops.adapters.object_store import ObjectStore
 from streamops.definitions import Snapshots
 from streamops.engine import Engine
-from streamops.errors import LockedError, StreamOpsError
+from streamops.errors import DamagedError, LockedError, StreamOpsError
 from streamops.follow import request
 from streamops.operations import Owner
 from streamops.records import now
@@ -32,18 +32,30 @@ def last_of(store: ObjectStore, job: str) -> Last | None:
     return found.value if found else None
 
 
-def due_now(store: ObjectStore, moment: datetime) -> dict[str, Due]:
-    """Every job whose snapshot is due. An attempt that only began is due again: its process died."""
+def due_now(store: ObjectStore, moment: datetime, say: Callable[[str], None] = lambda line: None) -> dict[str, Due]:
+    """Every job whose snapshot is due. An attempt that only began is due again: its process died.
+
+    Args:
+        say: receives a line for each job of which a record cannot be read; the others are not kept waiting.
+    """
     found = {}
     for job in jobs.names(store):
-        plan, since = plan_of(store, job)
-        if plan is None or since is None:
+        try:
+            item = _due(store, job, moment)
+        except DamagedError as error:
+            say(f"{job} cannot be told to be due: {error}")
             continue
-        last = last_of(store, job)
-        over = last.slot if last and last.state != "began" else None
-        if (item := due(plan, over, since, moment)) is not None:
+        if item is not None:
             found[job] = item
     return found
+
+
+def _due(store: ObjectStore, job: str, moment: datetime) -> Due | None:
+    plan, since = plan_of(store, job)
+    if plan is None or since is None:
+        return None
+    last = last_of(store, job)
+    return due(plan, last.slot if last and last.state != "began" else None, since, moment)
 
 
 def take(

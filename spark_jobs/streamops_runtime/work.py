@@ -15,7 +15,14 @@ from pyspark.sql import DataFrame, SparkSession
 from streamops import checkpoints, jobs, keys, leases
 from streamops.adapters.object_store import ObjectStore
 from streamops.definitions import Definition
-from streamops.errors import DefinitionError, LeaseLostError, StreamOpsError, UnhealthyError, UnreachableError
+from streamops.errors import (
+    DamagedError,
+    DefinitionError,
+    LeaseLostError,
+    StreamOpsError,
+    UnhealthyError,
+    UnreachableError,
+)
 from streamops.records import Deployment, Lease, StageStatus, State, Versioned
 from streamops.settings import Settings
 from streamops_runtime import code, placement, repartition, stages, warmup
@@ -359,7 +366,7 @@ class Work:
 
 def permanent(failure: BaseException | None, text: str) -> bool:
     """Whether no retry will help: refused by a sink, or state that does not fit."""
-    if isinstance(failure, StreamOpsError) and not isinstance(failure, UnreachableError):
+    if isinstance(failure, StreamOpsError) and not isinstance(failure, UnreachableError | DamagedError):
         return True
     if failure is not None:
         return False

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from fakes.rig import JOB, Rig
+import pytest
+
+from fakes.rig import JOB, PATIENT, Rig
 from streamops import jobs, keys, locks, records
 from streamops.cluster import record as cluster_record
 from streamops.cluster.reconciler import Reconciler
 from streamops.engine import list_operations
+from streamops.errors import DamagedError, StreamOpsError
 from streamops.operations import Request
 
 
@@ -28,8 +31,10 @@ def deployed(rig: Rig) -> Rig:
 
 def silent_long_ago(rig: Rig) -> None:
     """The driver died a while ago."""
-    rig.cluster.end()
     launch = rig.record().launch
+    for _, process in [item for item in rig.cluster.processes if item[0] == launch]:
+        process.kill()
+        process.join(30)
     status = jobs.status(rig.store, JOB, launch)
     old = status.model_copy(update={"updated": status.updated - timedelta(minutes=5)})
     records.write(rig.store, keys.status(JOB, launch), old)
@@ -87,3 +92,33 @@ def test_a_worker_that_nobody_started_is_started(rig: Rig) -> None:
     rig.nodes.up = {"master", "node-1"}
     assert once(rig) == ["node-2 is started: its program did not run"]
     assert rig.nodes.up == {"master", "node-1", "node-2"}
+
+
+def test_a_damaged_record_of_one_job_does_not_keep_another_from_coming_back(rig: Rig) -> None:
+    deployed(rig)
+    rig.publish("v1", ("a",), job="other")
+    rig.engine().run(Request(runbook="deploy_job", job="other", version="v1", **PATIENT), rig.owner(), "deploy-other")
+    rig.store.put(keys.record("other"), b'{"version": "v1"}')
+    silent_long_ago(rig)
+    said: list[str] = []
+    with pytest.raises(
+        DamagedError, match=r"jobs/other/record.json .* cannot be read \(job: Field required\); .*earlier"
+    ):
+        Reconciler(rig.engine(), rig.owner(), said.append, look_s=2.0).run()
+    assert [line for line in said if line.startswith("other is left as it is: jobs/other/record.json")]
+    assert [line for line in said if "sums is started again" in line]
+    rig.commits_more()
+    assert rig.recount("a") > 1
+
+
+def test_a_worker_that_cannot_be_started_does_not_keep_jobs_from_coming_back(rig: Rig) -> None:
+    deployed(rig)
+    silent_long_ago(rig)
+    rig.nodes.up = {"master", "node-1"}
+    rig.nodes.broken = {"node-2"}
+    said: list[str] = []
+    with pytest.raises(StreamOpsError, match="SPAWN_ERROR"):
+        Reconciler(rig.engine(), rig.owner(), said.append, look_s=2.0).run()
+    assert [line for line in said if line.startswith("node-2 is left as it is")]
+    assert [line for line in said if "sums is started again" in line]
+    rig.commits_more()

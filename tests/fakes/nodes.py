@@ -8,7 +8,7 @@ from multiprocessing.process import BaseProcess
 
 from streamops.cluster.membership import DOWN, Application, Driver, Master, Program, Worker
 from streamops.cluster.nodes import Inventory, parse
-from streamops.errors import UnreachableError
+from streamops.errors import StreamOpsError, UnreachableError
 
 PAGE = "http://127.0.0.1:{}"
 
@@ -33,6 +33,7 @@ class Nodes:
     leaving: set[str] = field(default_factory=set)  # decommissioned
     lost: set[str] = field(default_factory=set)  # runs, and never joins
     silent: set[str] = field(default_factory=set)  # its supervisor does not answer
+    broken: set[str] = field(default_factory=set)  # its program cannot be started
     status: str = "ALIVE"
     hosts: dict[str, str] = field(default_factory=dict)  # driver -> node
     did: list[str] = field(default_factory=list)
@@ -45,6 +46,8 @@ class Nodes:
 
     def start(self, name: str) -> None:
         self.program(name)
+        if name in self.broken:
+            raise StreamOpsError(f"supervisord refused startProcess of {name}: SPAWN_ERROR; see its log.")
         if name not in self.up:
             self.did.append(f"start {name}")
         self.up.add(name)

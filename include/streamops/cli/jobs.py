@@ -16,7 +16,7 @@ from streamops.adapters.kafka import Ledger
 from streamops.adapters.object_store import ObjectStore
 from streamops.advice import SILENT_S, Advice, Look, advise
 from streamops.cli import console
-from streamops.errors import NotFoundError
+from streamops.errors import DamagedError, NotFoundError
 from streamops.names import checked
 from streamops.operations import Owner
 from streamops.records import FINAL, Deployment, DriverStatus, JobRecord, Lease, Offsets, State
@@ -34,10 +34,25 @@ LOOK_S = 3.0  # between two looks: two or three batches
 def list_(json: console.Json = False) -> None:
     """List all jobs with version, state and lag."""
     store = console.store()
-    found = [item for job in job_state.names(store) if not is_gone(item := overview(store, job))]
+    found: list[dict[str, object]] = []
+    damaged: list[str] = []
+    for job in job_state.names(store):
+        try:
+            item = overview(store, job)
+        except DamagedError as error:
+            damaged.append(str(error))
+            continue
+        if not is_gone(item):
+            found.append(item)
     if json:
         console.show_json(found)
-        return
+    else:
+        _print_list(found)
+    if damaged:
+        console.fail(" ".join(damaged))
+
+
+def _print_list(found: list[dict[str, object]]) -> None:
     rows = console.table("JOB", "VERSION", "STATE", "DEPLOYMENT", "LAG", "SINCE", right=("DEPLOYMENT", "LAG"))
     for item in found:
         rows.add_row(*(str(item[key]) for key in ("job", "version", "state", "deployment", "lag", "since")))

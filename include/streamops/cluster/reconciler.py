@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 
 from streamops import artifacts, jobs, keys, locks, records, steps
-from streamops.cluster import checks as cluster_checks
 from streamops.cluster import reconcile
 from streamops.cluster import record as cluster_record
 from streamops.cluster.membership import DOWN, Master
 from streamops.cluster.reconcile import Action, Lock, Look
 from streamops.engine import Engine
-from streamops.errors import NotFoundError, StreamOpsError
+from streamops.errors import DamagedError, DeniedError, NotFoundError, StreamOpsError, UnreachableError
 from streamops.follow import request
 from streamops.names import CLUSTER, label
 from streamops.operations import OVER, Owner, operation_id, tasks
@@ -38,9 +38,15 @@ class Reconciler:
     owner: Owner
     say: Callable[[str], None]
     look_s: float = _LOOK_S
+    troubles: list[Exception] = field(default_factory=list, init=False)
 
     def run(self) -> list[str]:
-        """Look and act; returns what was done. A failure with one job does not keep the others from being looked at."""
+        """Look and act; returns what was done.
+
+        Raises:
+            Exception: the first trouble with a job or a node that nothing could be done about, after the others had
+                their turn.
+        """
         done: list[str] = []
         for name, action in [(CLUSTER, self._cluster()), *self._nodes()]:
             done += self._do(name, action)
@@ -49,8 +55,29 @@ class Reconciler:
             if action.kind == "start":
                 starting.append((record, action))
             else:
-                done += self._do(record.job, action) + self._second(record, look)
-        return done + self._start(starting)
+                with self._apart(record.job):
+                    done += self._do(record.job, action) + self._second(record, look)
+        done += self._start(starting)
+        if self.troubles:
+            raise self.troubles[0]
+        return done
+
+    @contextmanager
+    def _apart(
+        self, name: str, common: tuple[type[Exception], ...] = (UnreachableError, DeniedError)
+    ) -> Iterator[None]:
+        """Whatever is wrong with one job or node, be it a mistake of ours, leaves the others their turn.
+
+        Args:
+            common: what would be wrong with each of them, and ends the pass.
+        """
+        try:
+            yield
+        except common:
+            raise
+        except Exception as error:
+            self.say(f"{name} is left as it is: {error}")
+            self.troubles.append(error)
 
     # --- looks
 
@@ -82,24 +109,41 @@ class Reconciler:
             except StreamOpsError:
                 up.append(name)  # a node that does not answer is not this pass's to start
         down = reconcile.programs(cluster, self._lock(CLUSTER)[0], wanted, up)
+        started = []
         for name in down:
-            nodes.start(name)
-        return [(name, Action("start", "its program did not run")) for name in down]
+            with self._apart(name, common=()):
+                nodes.start(name)
+                started.append(name)
+        return [(name, Action("start", "its program did not run")) for name in started]
 
     def _jobs(self) -> list[tuple[JobRecord, Action, Look]]:
         store = self.engine.store
-        known = cluster_checks.known(store)
-        said = {record.job: self._status(record) for record in known}
+        known: list[JobRecord] = []
+        said: dict[str, DriverStatus | None] = {}
+        for job in jobs.names(store):
+            with self._apart(job):
+                try:
+                    record = jobs.record(store, job)
+                except DamagedError:
+                    said[job] = self._writer(job)
+                    raise
+                if record is not None and record.deployment:
+                    said[job] = self._status(record)
+                    known.append(record)
         quiet = {job for job, status in said.items() if status and records.now() - status.updated > FRESH}
         quiet |= {job for job, status in said.items() if status and status.updated - records.now() > FRESH}
         if quiet:
             time.sleep(self.look_s)  # the interval that is measured
-        later = {record.job: self._status(record) for record in known if record.job in quiet}
         try:
             master = self.engine.ports.nodes().master()
         except NotFoundError:
             master = DOWN
-        return [(record, *self._decide(record, said, later, master)) for record in known]
+        found = []
+        for record in known:
+            with self._apart(record.job):
+                later = {record.job: self._status(record)} if record.job in quiet else {}
+                found.append((record, *self._decide(record, said, later, master)))
+        return found
 
     def _decide(
         self,
@@ -125,6 +169,11 @@ class Reconciler:
             others=tuple(status for job, status in said.items() if job != record.job),
         )
         return reconcile.decide(look), look
+
+    def _writer(self, job: str) -> DriverStatus | None:
+        """What the driver that holds the lease says: where there is no record, it still is no other job's driver."""
+        lease = jobs.lease(self.engine.store, job)
+        return jobs.status(self.engine.store, job, lease.launch) if lease else None
 
     def _status(self, record: JobRecord) -> DriverStatus | None:
         return jobs.status(self.engine.store, record.job, record.launch) if record.launch else None
@@ -185,10 +234,12 @@ class Reconciler:
         for record, action in wanted:
             name = operation_id("recover_job", self.owner.dag_id, self.owner.run_id, record.job)
             done += self._said(f"{record.job} is started again: {action.why}")
-            if self._carefully(record.job, name, partial(self._begin, record.job, name)):
-                begun.append((record.job, name))
+            with self._apart(record.job):
+                if self._carefully(record.job, name, partial(self._begin, record.job, name)):
+                    begun.append((record.job, name))
         for job, name in begun:
-            self._carefully(job, name, partial(self._end, job, name))
+            with self._apart(job):
+                self._carefully(job, name, partial(self._end, job, name))
         return done
 
     def _begin(self, job: str, name: str) -> None:

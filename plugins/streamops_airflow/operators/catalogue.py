@@ -29,7 +29,7 @@ class DueSnapshotsOperator(BaseOperator):
     def execute(self, context: Context) -> list[dict[str, Any]]:
         """Look, and say what was found."""
         with plain_errors():
-            found = scheduled.due_now(StreamOpsHook().store, now())
+            found = scheduled.due_now(StreamOpsHook().store, now(), self.log.error)
         for job, item in found.items():
             self.log.info("%s: due since %s (%d missed before)", job, item.slot, item.missed)
         if not found:
