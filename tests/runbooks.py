@@ -60,6 +60,16 @@ def ended(airflow: Airflow, run: Run, seconds: float = RUN_S) -> Run:
     return found[-1]
 
 
+def housekept(airflow: Airflow) -> None:
+    """Wait for the end of the daily retention, which a new Airflow begins at once, and which holds each job in turn."""
+
+    def over() -> bool:
+        runs = airflow._call("GET", "/api/v2/dags/apply_retention/dagRuns")["dag_runs"]
+        return bool(runs) and all(run["state"] in ("success", "failed") for run in runs)
+
+    wait_for(over, RUN_S, "the end of the new Airflow's first retention")
+
+
 def run_to_end(airflow: Airflow, dag_id: str, values: dict[str, Any]) -> Run:
     """Trigger a runbook and wait for its end."""
     return ended(airflow, airflow.trigger(dag_id, values))

@@ -39,7 +39,7 @@ def shelved(rig: Rig) -> Rig:
 )
 def test_the_error_names_the_object_and_the_fault(rig: Rig, body: bytes, what: str) -> None:
     rig.store.put(keys.record("other"), body)
-    with pytest.raises(DamagedError, match="earlier versions") as error:
+    with pytest.raises(DamagedError, match="earlier version") as error:
         jobs.record(rig.store, "other")
     assert f"jobs/other/record.json in bucket {rig.store.bucket} cannot be read (" in str(error.value)
     assert what in str(error.value)

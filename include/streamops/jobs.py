@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from streamops import keys, records
 from streamops.adapters.object_store import ObjectStore
 from streamops.definitions import Definition
-from streamops.errors import ConflictError, NotFoundError
+from streamops.errors import ConflictError, DamagedError, NotFoundError
 from streamops.records import Control, Deployment, DriverStatus, JobRecord, Lease, Offsets, StageStart
 from streamops.snapshots import Manifest
 
@@ -55,8 +55,11 @@ def deployment(store: ObjectStore, job: str, number: int) -> Deployment:
 
 
 def status(store: ObjectStore, job: str, launch: str) -> DriverStatus | None:
-    """What the driver of a launch published last."""
-    found = records.read(store, keys.status(job, launch), DriverStatus)
+    """What the driver of a launch published last; nothing, where that cannot be read: a driver that lives says more."""
+    try:
+        found = records.read(store, keys.status(job, launch), DriverStatus)
+    except DamagedError:
+        return None
     return found.value if found else None
 
 

@@ -279,6 +279,22 @@ def every_driver_scrap() -> tuple[str, ...]:
     return ("jobs/*/launches/*/second.json", "jobs/*/logs/*")
 
 
+def every_beat() -> tuple[str, ...]:
+    """What is written again and again for as long as a job runs, and of which only the last counts."""
+    return (
+        "jobs/*/launches/",
+        "jobs/*/lease.json",
+        "jobs/*/lock.json",
+        "cluster/lock.json",
+        "snapshots/*/schedule.json",
+    )
+
+
+def old_versions_days() -> dict[str, int]:
+    """How many days versions are kept that were written over or deleted, by prefix; elsewhere for as long as needed."""
+    return {"checkpoints/": 1, "jobs/": 14, "cluster/": 14}
+
+
 def every_lock() -> tuple[str, ...]:
     """The operation locks of all jobs."""
     return ("jobs/*/lock.json",)

@@ -203,8 +203,8 @@ def read(store: ObjectStore, key: str, model: type[M]) -> Versioned[M] | None:
         where = ".".join(map(str, first["loc"]))
         what = f"{where}: {first['msg']}" if where else first["msg"]
         raise DamagedError(
-            f"{key} in bucket {store.bucket} cannot be read ({what}); the bucket keeps earlier versions of it: "
-            "put the last good one back, and try again."
+            f"{key} in bucket {store.bucket} cannot be read ({what}); put a good one back, such as an "
+            "earlier version of the object, and try again."
         ) from error
 
 

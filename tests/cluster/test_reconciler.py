@@ -122,3 +122,12 @@ def test_a_worker_that_cannot_be_started_does_not_keep_jobs_from_coming_back(rig
     assert [line for line in said if line.startswith("node-2 is left as it is")]
     assert [line for line in said if "sums is started again" in line]
     rig.commits_more()
+
+
+def test_a_status_that_cannot_be_read_is_no_reason_to_leave_a_job_down(rig: Rig) -> None:
+    deployed(rig)
+    silent_long_ago(rig)
+    rig.root.put(keys.status(JOB, rig.record().launch), b"{")
+    assert [line for line in once(rig) if "sums is started again" in line]
+    rig.commits_more()
+    assert rig.recount("a") > 1

@@ -21,7 +21,7 @@ from pydantic import SecretStr
 
 from stack import builds
 from streamops import identities
-from streamops.adapters.provision import Identity, ensure_identities
+from streamops.adapters.provision import Identity, ensure_bucket, ensure_identities
 from streamops.settings import Settings
 
 _roots: dict[str, tuple[str, SecretStr]] = {}  # by endpoint
@@ -95,11 +95,9 @@ def as_job(settings: Settings) -> Settings:
 
 
 def fresh_bucket(settings: Settings) -> Settings:
-    """The same server with a new, versioned bucket and identities of its own; as operations see it."""
+    """The same server with a new bucket and identities of its own, as the stack makes them; as operations see it."""
     name = f"t-{uuid.uuid4().hex[:12]}"
-    s3 = client(as_root(settings))
-    s3.create_bucket(Bucket=name)
-    s3.put_bucket_versioning(Bucket=name, VersioningConfiguration={"Status": "Enabled"})
+    ensure_bucket(as_root(settings).model_copy(update={"s3_bucket": name}))
     made = {
         f"{name}-{who}": Identity(f"{name}-{who}", SecretStr(secrets.token_hex(20)), identities.policy(who, name))
         for who in identities.NAMES

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from runbooks import paused
+from runbooks import housekept, paused
 from stack import lifecycle
 from stack.programs import AIRFLOW
 from streamops import jobs
@@ -50,6 +50,7 @@ def test_without_its_database_airflow_begins_anew_and_nothing_else_is_lost(stack
     with Airflow(stack) as airflow:
         runbooks = Runbooks(airflow, ObjectStore(stack))
         runbooks.wait_ready(RUNBOOKS)
+        housekept(airflow)
         again = runbooks.run(request("snapshot_job", job=job.name, snapshot="after-the-loss"), lambda steps: None)
     assert again.state == "succeeded"
     assert (job.record().launch, job.status().holder) == (launch, before.holder)  # the job never noticed

@@ -1,0 +1,100 @@
+"""What a job writes again and again for months does not pile up, on a real object store."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from fakes import object_server
+from fakes.rig import JOB, Rig
+from streamops import keys, records
+from streamops.adapters import provision
+from streamops.adapters.object_store import ObjectStore
+from streamops.errors import ConflictError, NotFoundError
+from streamops.names import CLUSTER
+from streamops.records import Control, JobRecord
+from streamops.settings import Settings
+
+BEATS = {
+    "status": keys.status(JOB, "l-1"),
+    "second driver": keys.second_driver(JOB, "l-1"),
+    "lease": keys.lease(JOB),
+    "lock": keys.lock(JOB),
+    "cluster's lock": keys.lock(CLUSTER),
+    "schedule": keys.snapshot_schedule(JOB),
+}
+KEPT = {
+    "record": keys.record(JOB),
+    "checkpoint": f"{keys.stage(JOB, 1, 1, 'a')}offsets/0",
+    "manifest": keys.manifest(JOB, "s"),
+    "snapshot's data": f"{keys.snapshot_data(JOB, 'attempt-1', 'a')}metadata",
+    "artifact": keys.artifact(JOB, "v1"),
+    "cluster": keys.cluster(),
+}
+
+
+def versions(store: ObjectStore, key: str) -> int:
+    return sum(not version.marker for version in store.versions(key))
+
+
+@pytest.mark.parametrize("key", BEATS.values(), ids=list(BEATS))
+def test_a_beat_leaves_nothing_behind_and_is_as_conditional_as_ever(bucket: Settings, key: str) -> None:
+    store = ObjectStore(object_server.as_root(bucket))
+    first = etag = records.write(store, key, Control(command="run", sequence=0), new=True)
+    for sequence in range(1, 20):
+        etag = records.write(store, key, Control(command="run", sequence=sequence), over=etag)
+    assert versions(store, key) == 1
+    with pytest.raises(ConflictError):
+        store.put(key, b"late", if_match=first)
+    with pytest.raises(ConflictError):
+        store.put(key, b"second", if_absent=True)
+    assert records.read(store, key, Control).value.sequence == 19
+
+    store.delete([key])
+    with pytest.raises(NotFoundError):
+        store.get(key)
+    records.write(store, key, Control(command="stop"), new=True)
+    assert records.read(store, key, Control).value.command == "stop"
+    assert versions(store, key) == 1
+
+
+@pytest.mark.parametrize("key", KEPT.values(), ids=list(KEPT))
+def test_what_may_have_to_be_put_back_keeps_what_it_was(bucket: Settings, key: str) -> None:
+    store = ObjectStore(object_server.as_root(bucket))
+    for body in (b"first", b"second"):
+        store.put(key, body)
+    old = min(store.versions(key), key=lambda version: version.modified)
+    assert (versions(store, key), store.get(key, old.version_id).body) == (2, b"first")
+
+
+def test_a_job_that_runs_writes_no_object_again_and_again_but_its_beats(rig: Rig) -> None:
+    rig.run("deploy_job", version="v1")
+    rig.commits_more(windows=3)
+    rig.run("snapshot_job", snapshot="s")
+    rig.commits_more(windows=3)
+    counted = Counter(version.key for version in rig.store.versions("") if not version.marker)
+    often = {key: count for key, count in counted.items() if count > 5 and "/operations/" not in key}
+    assert often == {}
+    assert counted[keys.status(JOB, rig.record().launch)] == 1
+    assert counted[keys.lease(JOB)] == 1
+
+
+def test_a_server_that_cannot_tell_prefixes_apart_versions_everything(
+    bucket: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keys, "every_beat", lambda: tuple(f"jobs/{n}/" for n in range(11)))  # MinIO takes ten
+    settings = object_server.as_root(bucket).model_copy(update={"s3_bucket": f"{bucket.s3_bucket}-all"})
+    assert provision.ensure_bucket(settings)
+    store = ObjectStore(settings)
+    for number in range(2):
+        records.write(store, "jobs/1/record.json", JobRecord(job="j", deployment=number))
+    assert versions(store, "jobs/1/record.json") == 2
+
+
+def test_old_versions_go_after_days_that_everybody_can_read(bucket: Settings) -> None:
+    found = object_server.client(object_server.as_root(bucket)).get_bucket_lifecycle_configuration(
+        Bucket=bucket.s3_bucket
+    )
+    days = {rule["Filter"]["Prefix"]: rule["NoncurrentVersionExpiration"]["NoncurrentDays"] for rule in found["Rules"]}
+    assert days == keys.old_versions_days()
