@@ -16,7 +16,8 @@ abandoned operation is finished, or taken back.
 - *A job is not brought back*: its driver failed for good (`streamops jobs show JOB` says why), an operation works on
   it, it is paused, the cluster was shut down, or the master is still recovering.
 - *A job is started again and again*: each start is an operation (`streamops operations JOB`) with its reason.
-- *This run fails*: the next one looks again, and settles what this one left.
+- *This run fails*: its log names a job or a worker that nothing could be done about; the others had their turn. The
+  next run looks again, and settles what this one left.
 """
 
 from datetime import UTC, datetime

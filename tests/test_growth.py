@@ -1,4 +1,4 @@
-"""What a job writes again and again for months does not pile up, on a real object store."""
+"""What a job writes over or removes again and again for months does not pile up, on a real object store."""
 
 from __future__ import annotations
 
@@ -16,17 +16,21 @@ from streamops.names import CLUSTER
 from streamops.records import Control, JobRecord
 from streamops.settings import Settings
 
-BEATS = {
+UNVERSIONED = {
     "status": keys.status(JOB, "l-1"),
     "second driver": keys.second_driver(JOB, "l-1"),
     "lease": keys.lease(JOB),
     "lock": keys.lock(JOB),
     "cluster's lock": keys.lock(CLUSTER),
     "schedule": keys.snapshot_schedule(JOB),
+    "checkpoint": f"{keys.stage(JOB, 1, 1, 'a')}offsets/0",
+    "warm-up": f"{keys.warm_up(JOB, 'l-1')}a/offsets/0",
+    "log": keys.log_chunk(JOB, "20260101-d", 1),
 }
 KEPT = {
     "record": keys.record(JOB),
-    "checkpoint": f"{keys.stage(JOB, 1, 1, 'a')}offsets/0",
+    "deployment": keys.deployment(JOB, 1),
+    "operation": keys.operation(JOB, "deploy-1"),
     "manifest": keys.manifest(JOB, "s"),
     "snapshot's data": f"{keys.snapshot_data(JOB, 'attempt-1', 'a')}metadata",
     "artifact": keys.artifact(JOB, "v1"),
@@ -38,8 +42,8 @@ def versions(store: ObjectStore, key: str) -> int:
     return sum(not version.marker for version in store.versions(key))
 
 
-@pytest.mark.parametrize("key", BEATS.values(), ids=list(BEATS))
-def test_a_beat_leaves_nothing_behind_and_is_as_conditional_as_ever(bucket: Settings, key: str) -> None:
+@pytest.mark.parametrize("key", UNVERSIONED.values(), ids=list(UNVERSIONED))
+def test_what_comes_and_goes_leaves_nothing_behind_and_is_as_conditional_as_ever(bucket: Settings, key: str) -> None:
     store = ObjectStore(object_server.as_root(bucket))
     first = etag = records.write(store, key, Control(command="run", sequence=0), new=True)
     for sequence in range(1, 20):
@@ -54,6 +58,7 @@ def test_a_beat_leaves_nothing_behind_and_is_as_conditional_as_ever(bucket: Sett
     store.delete([key])
     with pytest.raises(NotFoundError):
         store.get(key)
+    assert list(store.versions(key)) == []
     records.write(store, key, Control(command="stop"), new=True)
     assert records.read(store, key, Control).value.command == "stop"
     assert versions(store, key) == 1
@@ -68,11 +73,12 @@ def test_what_may_have_to_be_put_back_keeps_what_it_was(bucket: Settings, key: s
     assert (versions(store, key), store.get(key, old.version_id).body) == (2, b"first")
 
 
-def test_a_job_that_runs_writes_no_object_again_and_again_but_its_beats(rig: Rig) -> None:
+def test_a_job_that_runs_writes_no_object_again_and_again_that_keeps_its_versions(rig: Rig) -> None:
     rig.run("deploy_job", version="v1")
     rig.commits_more(windows=3)
     rig.run("snapshot_job", snapshot="s")
     rig.commits_more(windows=3)
+    assert all(version.latest and not version.marker for version in rig.store.versions("checkpoints/"))
     counted = Counter(version.key for version in rig.store.versions("") if not version.marker)
     often = {key: count for key, count in counted.items() if count > 5 and "/operations/" not in key}
     assert often == {}
@@ -83,7 +89,7 @@ def test_a_job_that_runs_writes_no_object_again_and_again_but_its_beats(rig: Rig
 def test_a_server_that_cannot_tell_prefixes_apart_versions_everything(
     bucket: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keys, "every_beat", lambda: tuple(f"jobs/{n}/" for n in range(11)))  # MinIO takes ten
+    monkeypatch.setattr(keys, "unversioned", lambda: tuple(f"jobs/{n}/" for n in range(11)))  # MinIO takes ten
     settings = object_server.as_root(bucket).model_copy(update={"s3_bucket": f"{bucket.s3_bucket}-all"})
     assert provision.ensure_bucket(settings)
     store = ObjectStore(settings)

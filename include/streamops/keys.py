@@ -279,15 +279,10 @@ def every_driver_scrap() -> tuple[str, ...]:
     return ("jobs/*/launches/*/second.json", "jobs/*/logs/*")
 
 
-def every_beat() -> tuple[str, ...]:
-    """What is written again and again for as long as a job runs, and of which only the last counts."""
-    return (
-        "jobs/*/launches/",
-        "jobs/*/lease.json",
-        "jobs/*/lock.json",
-        "cluster/lock.json",
-        "snapshots/*/schedule.json",
-    )
+def unversioned() -> tuple[str, ...]:
+    """What is written over or removed again and again for as long as a job runs; only what is there now counts."""
+    notes = ("jobs/*/launches/", "jobs/*/logs/", "jobs/*/lease.json")
+    return ("checkpoints/", *notes, "jobs/*/lock.json", "cluster/lock.json", "snapshots/*/schedule.json")
 
 
 def old_versions_days() -> dict[str, int]:
