@@ -98,6 +98,35 @@ def test_a_server_that_cannot_tell_prefixes_apart_versions_everything(
     assert versions(store, "jobs/1/record.json") == 2
 
 
+def test_a_bucket_that_has_versions_keeps_them_for_a_deletion_would_bring_an_earlier_one_back(
+    bucket: Settings,
+) -> None:
+    settings = object_server.as_root(bucket).model_copy(update={"s3_bucket": f"{bucket.s3_bucket}-old"})
+    client = object_server.client(settings)
+    client.create_bucket(Bucket=settings.s3_bucket)
+    client.put_bucket_versioning(Bucket=settings.s3_bucket, VersioningConfiguration={"Status": "Enabled"})
+    store, key = ObjectStore(settings), keys.lease(JOB)
+    etag = records.write(store, key, Control(command="run", sequence=0), new=True)
+    assert not provision.ensure_bucket(settings)
+    records.write(store, key, Control(command="run", sequence=1), over=etag)
+    store.delete([key])
+    with pytest.raises(NotFoundError):
+        store.get(key)
+    assert versions(store, key) == 2
+
+
+def test_a_start_that_died_after_it_made_the_bucket_is_finished_by_the_next(bucket: Settings) -> None:
+    settings = object_server.as_root(bucket).model_copy(update={"s3_bucket": f"{bucket.s3_bucket}-half"})
+    object_server.client(settings).create_bucket(Bucket=settings.s3_bucket)
+    for _ in range(2):
+        assert not provision.ensure_bucket(settings)
+    store = ObjectStore(settings)
+    for key, left in ((keys.lease(JOB), 1), (keys.record(JOB), 2)):
+        for body in (b"first", b"second"):
+            store.put(key, body)
+        assert versions(store, key) == left
+
+
 def test_old_versions_go_after_days_that_everybody_can_read(bucket: Settings) -> None:
     found = object_server.client(object_server.as_root(bucket)).get_bucket_lifecycle_configuration(
         Bucket=bucket.s3_bucket

@@ -35,8 +35,9 @@ class Identity:
 def ensure_bucket(settings: Settings) -> bool:
     """Create the bucket with versioning on; True if it was created now.
 
-    What comes and goes all the time (``keys.unversioned``) has no versions at a MinIO; at another server those of
-    checkpoints expire after a day, because Spark deletes batches all the time, and a delete alone frees nothing there.
+    What comes and goes all the time (``keys.unversioned``) has no versions at a MinIO; at another server, and in a
+    bucket that has versions of it, those of checkpoints expire after a day, because Spark deletes batches all the time,
+    and a delete alone frees nothing there.
 
     Raises:
         UnreachableError: the object store does not answer (yet).
@@ -53,7 +54,8 @@ def ensure_bucket(settings: Settings) -> bool:
         created = settings.s3_bucket not in {bucket["Name"] for bucket in client.list_buckets()["Buckets"]}
         if created:
             client.create_bucket(Bucket=settings.s3_bucket)
-        if not _version_all_but(settings, keys.unversioned()):
+        fresh = client.get_bucket_versioning(Bucket=settings.s3_bucket).get("Status") is None
+        if fresh and not _version_all_but(settings, keys.unversioned()):
             client.put_bucket_versioning(Bucket=settings.s3_bucket, VersioningConfiguration={"Status": "Enabled"})
         client.put_bucket_lifecycle_configuration(
             Bucket=settings.s3_bucket,
@@ -89,6 +91,8 @@ def _version_all_but(settings: Settings, prefixes: Iterable[str]) -> bool:
     Not part of S3: MinIO's own element of the versioning configuration. It keeps all versions of an object in one file,
     which it writes anew with each version, and reads that file of each removed object to list what is left: after two
     hours of a job one more status takes ten times as long, and a look at its checkpoint fifty times.
+
+    Only for a bucket without versions: where an object has some, its deletion would bring the one before into sight.
 
     Args:
         prefixes: ``*`` stands for anything, slashes included.
