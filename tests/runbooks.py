@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from datetime import UTC, datetime
 from typing import Any
 
 from fresh_job import FreshJob, wait_for
@@ -61,13 +62,19 @@ def ended(airflow: Airflow, run: Run, seconds: float = RUN_S) -> Run:
 
 
 def housekept(airflow: Airflow) -> None:
-    """Wait for the end of the daily retention, which a new Airflow begins at once, and which holds each job in turn."""
+    """Wait for the end of the daily retention, which holds each job in turn.
+
+    A new Airflow begins it at once when its time was less than a tenth of a day ago, and else not before tomorrow.
+    """
 
     def over() -> bool:
+        following = datetime.fromisoformat(
+            airflow._call("GET", "/api/v2/dags/apply_retention")["next_dagrun_run_after"]
+        )
         runs = airflow._call("GET", "/api/v2/dags/apply_retention/dagRuns")["dag_runs"]
-        return bool(runs) and all(run["state"] in ("success", "failed") for run in runs)
+        return following > datetime.now(UTC) and all(run["state"] in ("success", "failed") for run in runs)
 
-    wait_for(over, RUN_S, "the end of the new Airflow's first retention")
+    wait_for(over, RUN_S, "the end of the daily retention")
 
 
 def run_to_end(airflow: Airflow, dag_id: str, values: dict[str, Any]) -> Run:
