@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import second_try
 from fakes.fixtures import bucket, object_store_server, rig  # noqa: F401
 from runbooks import paused
 from stack import builds
@@ -56,6 +57,7 @@ class FirstTries:
 def pytest_configure(config: pytest.Config) -> None:
     with suppress(builds.BuildError):  # tests that need no server run without a set-up as well
         os.environ.setdefault("SPARK_HOME", str(builds.spark_home()))  # local Spark starts sooner from there
+    config.pluginmanager.register(second_try)
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(FirstTries())
 

@@ -1,4 +1,4 @@
-"""A way to the object store on which things go wrong: slow, 5xx, an error inside a 200 answer, a wrong hash."""
+"""A way to a server on which things go wrong: slow, 5xx, a lost answer; for objects also a false 200, a wrong hash."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ class Faults:
     seed: int
     slow: float = 0.0
     unavailable: float = 0.0
+    lost_answer: float = 0.0
     copy_error: float = 0.0
     wrong_hash: float = 0.0
     copies_only: bool = False
@@ -100,7 +101,11 @@ class Proxy:
                     if copy and answer.status == 200 and faults.strikes("wrong_hash", request):
                         name = next(name for name in headers if name.lower() == "x-amz-checksum-sha256")
                         headers[name] = base64.b64encode(b"x" * 32).decode()
-                    return self.answer(answer.status, headers, answer.read())
+                    body = answer.read()
+                    if faults.strikes("lost_answer", request):
+                        self.close_connection = True
+                        return None
+                    return self.answer(answer.status, headers, body)
                 finally:
                     connection.close()
 

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Self
 from urllib.parse import quote
 
 import httpx
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
 from streamops.errors import NotFoundError, RefusedError, StreamOpsError, UnreachableError
 from streamops.settings import Settings
 
 RUN_FINISHED = frozenset({"success", "failed"})
 TASK_FINISHED = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
+_TRIES = 4  # 0.5, 1 and 2 s apart
+
+
+class _PassingError(UnreachableError):
+    """A failure that Airflow gets over by itself: an answer of 5xx, or a connection lost before the answer."""
+
+
+class _TakenError(RefusedError):
+    """What was to be made is there already."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +63,8 @@ class Task:
 class Airflow:
     """One Airflow installation, as its user.
 
+    A request that meets a failure which passes (5xx, a lost connection) is made again; each may be made twice.
+
     Raises (every method): UnreachableError when it does not answer; RefusedError when it refuses the login.
     """
 
@@ -78,14 +91,19 @@ class Airflow:
         self._http.close()
 
     def trigger(self, dag_id: str, conf: Mapping[str, Any], note: str | None = None) -> Run:
-        """Start a runbook with the values of its form.
+        """Start a runbook with the values of its form, once, even if the request has to be made again.
 
         Raises:
             RefusedError: Airflow's check of the form refused a value; the message is Airflow's.
             NotFoundError: there is no such runbook (yet).
         """
-        body = {"logical_date": None, "conf": dict(conf), "note": note}
-        return _run(self._call("POST", f"/api/v2/dags/{quote(dag_id)}/dagRuns", json=body))
+        # Named here rather than by Airflow: a second request for the same run is refused, not begun.
+        run_id = f"manual__{datetime.now(UTC).isoformat()}_{uuid.uuid4().hex[:8]}"
+        body = {"dag_run_id": run_id, "logical_date": None, "conf": dict(conf), "note": note}
+        try:
+            return _run(self._call("POST", f"/api/v2/dags/{quote(dag_id)}/dagRuns", json=body))
+        except _TakenError:
+            return self.run(dag_id, run_id)
 
     def run(self, dag_id: str, run_id: str) -> Run:
         """The run as it is now. Raises NotFoundError."""
@@ -151,6 +169,15 @@ class Airflow:
         return f"{self._page}/dags/{quote(run.dag_id)}/runs/{_path(run.run_id)}"
 
     def _call(self, method: str, path: str, **request: Any) -> dict[str, Any]:
+        again = Retrying(
+            retry=retry_if_exception_type(_PassingError),
+            stop=stop_after_attempt(_TRIES),
+            wait=wait_exponential(multiplier=0.5),
+            reraise=True,
+        )
+        return again(self._try, method, path, **request)
+
+    def _try(self, method: str, path: str, **request: Any) -> dict[str, Any]:
         if self._token is None:
             self._token = self._authenticate()
         answer = self._send(method, path, **request)
@@ -159,12 +186,14 @@ class Airflow:
             answer = self._send(method, path, **request)
         if answer.status_code == 404:
             raise NotFoundError(f"Airflow at {self.url} has no {path}; check the name, or wait until it has read it.")
-        if answer.status_code in (400, 409, 422):
+        if answer.status_code == 409:
+            raise _TakenError(f"Airflow refused the request: {_detail(answer)}.")
+        if answer.status_code in (400, 422):
             raise RefusedError(f"Airflow refused the request: {_detail(answer)}.")
         if answer.status_code in (401, 403):
             raise RefusedError(f"Airflow at {self.url} does not allow this ({answer.status_code}); check the login.")
         if answer.status_code >= 500:
-            raise UnreachableError(f"Airflow at {self.url} answered {answer.status_code}; read its log and retry.")
+            raise _PassingError(f"Airflow at {self.url} answered {answer.status_code}; read its log and retry.")
         if answer.is_error:
             raise StreamOpsError(f"Airflow answered {answer.status_code} to {path}: {_detail(answer)}.")
         return dict(answer.json())
@@ -174,7 +203,7 @@ class Airflow:
         if answer.status_code in (401, 403):
             raise RefusedError(f"Airflow at {self.url} refused the login of {self._login['username']!r}; check it.")
         if answer.is_error:
-            raise UnreachableError(f"Airflow at {self.url} gave no token ({answer.status_code}); is it still starting?")
+            raise _PassingError(f"Airflow at {self.url} gave no token ({answer.status_code}); is it still starting?")
         return str(answer.json()["access_token"])
 
     def _send(self, method: str, path: str, authorized: bool = True, **request: Any) -> httpx.Response:
@@ -182,7 +211,9 @@ class Airflow:
         try:
             return self._http.request(method, path, headers=headers, **request)
         except httpx.HTTPError as error:
-            raise UnreachableError(
+            # Nobody there, or too slow: said at once. A connection lost on the way: Airflow restarts, or ended it.
+            lost = isinstance(error, httpx.ReadError | httpx.WriteError | httpx.RemoteProtocolError)
+            raise (_PassingError if lost else UnreachableError)(
                 f"Airflow at {self.url} did not answer ({type(error).__name__}); "
                 "check that it runs ('make status') and retry."
             ) from error
