@@ -16,6 +16,7 @@ from streamops.adapters.object_store import ObjectStore
 from streamops.errors import UnreachableError
 from streamops.joblogs import Line, Reader
 from streamops.settings import Settings
+from streamops_runtime import shipping
 from streamops_runtime.shipping import Shipper
 
 AT = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -91,6 +92,26 @@ def test_the_error_output_is_shipped_line_by_line_and_half_a_line_waits(bucket: 
         file.write(" 3 pings\n")
     found.flush()
     assert [line.text for line in Reader(store, "sums").more()] == ["first", "Added 3 pings"]
+
+
+def test_the_files_of_a_driver_that_runs_for_months_begin_anew(
+    bucket: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shipping, "_LARGEST", 1000)
+    store, output = ObjectStore(object_server.as_job(bucket)), tmp_path / "stderr"
+    (tmp_path / "stdout").write_text("said before\n")
+    found = shipper(store, "deploy-1", output)
+    said = [f"line {number:04}" for number in range(300)]
+    with output.open("a") as worker:  # as Spark's worker does, which never begins a new file
+        for number, line in enumerate(said):
+            worker.write(f"26/01/01 12:00:01 WARN Main: {line}\n")
+            worker.flush()
+            if number % 7 == 0:
+                found.flush()
+                assert output.stat().st_size < 1400
+    found.flush()
+    assert [line.text for line in Reader(store, "sums").more()] == said
+    assert (tmp_path / "stdout").read_text() == ""
 
 
 def test_lines_wait_for_an_object_store_that_does_not_answer(bucket: Settings, monkeypatch: pytest.MonkeyPatch) -> None:

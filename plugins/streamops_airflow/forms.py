@@ -124,9 +124,9 @@ def optional_job(description: str) -> Param:
     return Param(None, type=["null", "string"], pattern=pattern, title="Job", description=description)
 
 
-def days(title: str, default: int, description: str) -> Param:
-    """A number of days; 0 is allowed."""
-    return Param(default, type="integer", minimum=0, maximum=3650, title=title, description=description)
+def days(title: str, default: int, description: str, least: int = 0) -> Param:
+    """A number of days."""
+    return Param(default, type="integer", minimum=least, maximum=3650, title=title, description=description)
 
 
 def library(description: str) -> Param:

@@ -35,7 +35,7 @@ from streamops.errors import (
 from streamops.records import FINAL, Control, Deployment, DriverStatus, JobRecord, State
 from streamops.settings import Settings
 from streamops_runtime import second_driver, session
-from streamops_runtime.shipping import Shipper, set_levels
+from streamops_runtime.shipping import Shipper, quiet, set_levels
 from streamops_runtime.work import Work
 
 RELAUNCH = 75
@@ -73,6 +73,7 @@ def run(context: SparkContext, launch: Launch) -> int:
     logging.Formatter.converter = time.gmtime
     for noisy in ("py4j", "botocore", "urllib3"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
+    quiet(context)
     driver = Driver(context, launch, Settings.load())
     shipper = Shipper(driver.store, launch.job, launch.launch, driver.holder, driver.status.host, Path.cwd() / "stderr")
     logging.getLogger().addHandler(shipper)

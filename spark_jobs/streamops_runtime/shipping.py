@@ -6,13 +6,17 @@ the Python processes of sources write to the driver's error output, which Spark 
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import threading
 import time
 from collections import deque
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+
+from pyspark import SparkContext
 
 from streamops import joblogs, keys
 from streamops.adapters.object_store import ObjectStore
@@ -24,6 +28,10 @@ CHUNKS_KEPT = 2000  # of one driver process
 _MOST_WAITING = 20_000  # lines, while the object store is away
 _NOISE = ("Launch Command: ", "=" * 20)  # how Spark's worker begins the file
 _MOST_READ = 1 << 20  # bytes of the error output at a time
+_LARGEST = 8 << 20  # bytes of what Spark's worker keeps of a driver on disk; it never begins a new file
+# One line for every batch that takes longer than its interval. Status and charts show that, and lines of the log that
+# are read on a bad day would soon be gone.
+TOO_OFTEN = "org.apache.spark.sql.execution.streaming.runtime.ProcessingTimeExecutor"
 
 log = logging.getLogger("shipping")
 
@@ -112,12 +120,28 @@ class Shipper(logging.Handler):
         except OSError:
             return
         self._read += len(body)
+        if self._read >= _LARGEST and len(body) < _MOST_READ:
+            self._begin_anew()
         *whole, self._partial = (self._partial + body).split(b"\n")
         for raw in whole:
             text = raw.decode(errors="replace").rstrip()
             if text and not text.startswith(_NOISE):
                 self._before = joblogs.parse(text, self._before)
                 self._lines.append(self._before)
+
+    def _begin_anew(self) -> None:
+        """Empty the files of the driver's output. The worker appends, so it goes on at their new beginning."""
+        assert self._error_output is not None
+        for path in (self._error_output, self._error_output.with_name("stdout")):
+            with contextlib.suppress(OSError):
+                os.truncate(path, 0)
+        self._read = 0
+
+
+def quiet(context: SparkContext) -> None:
+    """Keep Spark from saying what is said too often; errors are still said."""
+    log4j = context._jvm.org.apache.logging.log4j
+    log4j.core.config.Configurator.setLevel(TOO_OFTEN, log4j.Level.ERROR)
 
 
 def set_levels(*settings: Mapping[str, str]) -> dict[str, str]:

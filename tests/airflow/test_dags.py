@@ -19,7 +19,7 @@ from streamops.settings import REPOSITORY
 
 JOB_RUNBOOKS = tuple(name for name in RUNBOOKS if name not in CLUSTER_RUNBOOKS)
 DESTRUCTIVE = ("from_scratch", "cancel", "fork", "without_missing")
-SCHEDULED = ("scheduled_snapshots", "apply_retention", "verify_snapshots")
+SCHEDULED = ("scheduled_snapshots", "apply_retention", "verify_snapshots", "clean_history")
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,66 @@
+"""Airflow's history of what runs by itself, cleaned by the DAG."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from runbooks import log, run_to_end
+from stack.layout import Layout
+from streamops.adapters.airflow import Airflow, Run
+from streamops.errors import NotFoundError
+
+pytestmark = pytest.mark.stack
+DAYS = 20
+
+
+def aged(airflow_home: Path, run: Run) -> Path:
+    """Let a run have begun 20 days ago; returns the directory of its logs."""
+    with closing(sqlite3.connect(airflow_home / "airflow.db", timeout=30)) as database, database:
+        past = f"-{DAYS} days"
+        for table, column in (("dag_run", "start_date"), ("log", "dttm")):
+            database.execute(
+                f"UPDATE {table} SET {column} = strftime('%Y-%m-%d %H:%M:%f', {column}, ?) WHERE run_id = ?",
+                (past, run.run_id),
+            )
+    logs = airflow_home / "logs" / f"dag_id={run.dag_id}" / f"run_id={run.run_id}"
+    then = time.time() - DAYS * 86400
+    for path in (logs, *logs.rglob("*")):
+        os.utime(path, (then, then))
+    return logs
+
+
+def rows(airflow_home: Path, table: str, run: Run) -> int:
+    with closing(sqlite3.connect(airflow_home / "airflow.db", timeout=30)) as database:
+        found = database.execute(f"SELECT count(*) FROM {table} WHERE run_id = ?", (run.run_id,))
+        return int(found.fetchone()[0])
+
+
+def test_old_runs_of_what_runs_by_itself_go_and_the_audit_stays(airflow: Airflow) -> None:
+    home = Layout.find(os.environ["STREAMOPS_HOME"]).airflow
+    old = run_to_end(airflow, "scheduled_snapshots", {})
+    audited = run_to_end(airflow, "start_job", {"job": "no-such-job"})
+    new = run_to_end(airflow, "scheduled_snapshots", {})
+    logs, kept = aged(home, old), aged(home, audited)
+    assert logs.is_dir()
+    assert kept.is_dir()
+    assert rows(home, "task_instance", old) > 0
+
+    done = run_to_end(airflow, "clean_history", {})
+    assert done.state == "success", log(airflow, done, "clean")
+    assert airflow.xcom("clean_history", done.run_id, "clean") >= 1
+    with pytest.raises(NotFoundError):
+        airflow.run(old.dag_id, old.run_id)
+    assert not logs.exists()
+    assert [rows(home, table, old) for table in ("dag_run", "task_instance", "xcom", "log")] == [0] * 4
+    for run in (audited, new):
+        assert airflow.run(run.dag_id, run.run_id).state == run.state
+        assert rows(home, "log", run) > 0
+    assert kept.is_dir()
+    assert "no-such-job" in airflow.error(audited.dag_id, audited.run_id, "check")
+    assert run_to_end(airflow, "scheduled_snapshots", {}).state == "success"  # Airflow goes on
