@@ -13,6 +13,7 @@ they are the audit. What reconciliation did to a job stays as well, as an operat
 
 - *Airflow's own clean-up fails*: the run is red and its log has the output. Nothing depends on it; the next run tries
   again.
+- *The log warns that the table `deadline` was not cleaned*: Airflow 3.3 always does, and no DAG here has deadlines.
 - *Killed in the middle*: run it again. A table whose name begins with `_airflow_deleted__` may be left; `airflow db
   drop-archived` removes it.
 """
