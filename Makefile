@@ -7,7 +7,7 @@ PARALLEL := -n 2 --dist loadgroup --no-loadscope-reorder
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test lock up down status demo demo-elasticity demo-fleet test test-faults test-compose compose-up compose-down bench dashboards lint format
+.PHONY: help setup setup-test lock up down status demo demo-elasticity demo-fleet test test-all test-long test-faults compose-up compose-down bench dashboards lint format
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -40,11 +40,17 @@ demo-elasticity: setup ## the cluster under a running job: shut down, start, gro
 demo-fleet: setup ## vehicles on a map: nodes join and die, a logging step comes and goes, shared code changes, recount
 	@$(BIN)/streamops demo fleet
 
-test: setup-test ## set up what is needed and run the tests, without the long stories (most faults, one seed each)
-	@$(BIN)/python -m pytest -m "" --seeds 1 --durations 20 $(PARALLEL) $(PYTEST_ARGS)
+test: setup-test ## the tests of every change, one story on the real servers among them: ten minutes
+	@$(BIN)/python -m pytest -m "not full and not long" --durations 20 $(PARALLEL) $(PYTEST_ARGS)
 
-test-faults: setup-test ## with SEEDS=n above 1: every fault with n seeds, every kill point, and the long stories
-	@$(BIN)/python -m pytest -m "faults or sampled or more" --seeds $(SEEDS) $(PARALLEL) $(PYTEST_ARGS)
+test-all: setup-test ## all the other tests: each kill point, each fault, each runbook on the real servers
+	@$(BIN)/python -m pytest -m "full and not long" --durations 20 $(PARALLEL) $(PYTEST_ARGS)
+
+test-long: setup-test ## the few stories that are too long for either
+	@$(BIN)/python -m pytest -m "long" $(PARALLEL) $(PYTEST_ARGS)
+
+test-faults: setup-test ## every test, those that break something with SEEDS=n seeds
+	@$(BIN)/python -m pytest -m "" --seeds $(SEEDS) $(PARALLEL) $(PYTEST_ARGS)
 
 # The containers bring their own servers: of the set-up they need the Python environment alone.
 compose-up: ## start the same stack in containers (Docker), and wait until it is ready
@@ -54,9 +60,6 @@ compose-up: ## start the same stack in containers (Docker), and wait until it is
 compose-down: ## stop the containers; their volumes stay
 	@$(PYTHON) include/stack/install.py --parts python
 	@PYTHONPATH=include $(BIN)/python -m stack.compose.host down
-
-test-compose: setup-test ## the story of an upgrade in containers, wherever an engine can run
-	@STREAMOPS_TEST_COMPOSE=1 $(BIN)/python -m pytest -m "" --reruns 0 tests/compose $(PYTEST_ARGS)
 
 bench: setup ## measure rate, lateness, memory, checks, the gap of an upgrade and the cluster; writes docs/performance.md
 	@$(BIN)/python -m benchmarks

@@ -116,7 +116,7 @@ def test_requirements_travel_in_the_artifact(job: Path, tmp_path: Path) -> None:
         artifacts.collect(job)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [

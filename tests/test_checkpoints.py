@@ -102,7 +102,7 @@ def copies_of(store: ObjectStore, process: subprocess.Popen, out: Path, count: i
     return found
 
 
-@pytest.mark.more
+@pytest.mark.full
 def test_real_queries_continue_exactly_from_a_crash(bucket: Settings, tmp_path: Path) -> None:
     store = ObjectStore(bucket)
     finish(start(bucket, tmp_path, ("first", LAST)), tmp_path)
@@ -123,7 +123,7 @@ def test_real_queries_continue_exactly_from_a_crash(bucket: Settings, tmp_path: 
     assert_exact(tmp_path / "second", "chain", 5)
 
 
-@pytest.mark.faults
+@pytest.mark.full
 @pytest.mark.timeout(3600)  # with all copies
 def test_every_copy_of_state_that_changes_with_each_batch_continues_exactly(
     bucket: Settings, tmp_path: Path, request: pytest.FixtureRequest

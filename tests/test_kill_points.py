@@ -123,7 +123,7 @@ def test_every_step_has_its_kill_points(rig: Rig, runbook: str) -> None:
     assert visited == [(step.name, when) for step in plan(runbook) for when in ("before", "after")]
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.full
 @pytest.mark.parametrize(("runbook", "step", "when"), CASES)
 def test_a_killed_operation_goes_on_where_it_was(rig: Rig, runbook: str, step: str, when: str) -> None:
     prepare(rig, runbook)
@@ -161,7 +161,7 @@ def assert_snapshot(rig: Rig, operation: Operation) -> None:
     assert {info.key.removeprefix(root).split("/")[0] for info in rig.store.list(root)} == {manifest.attempt}
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.full
 @pytest.mark.parametrize(("step", "when"), UPGRADE)
 def test_an_upgrade_marked_failed_anywhere_leaves_one_version_running(rig: Rig, step: str, when: str) -> None:
     prepare(rig, "upgrade_job")
@@ -179,7 +179,7 @@ def test_an_upgrade_marked_failed_anywhere_leaves_one_version_running(rig: Rig, 
     rig.run("snapshot_job", snapshot="next")
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.full
 @pytest.mark.parametrize(("runbook", "step", "when"), BACK)
 def test_going_back_marked_failed_anywhere_leaves_one_version_running(
     rig: Rig, runbook: str, step: str, when: str
@@ -208,7 +208,7 @@ def mark_failed(rig: Rig) -> str:
     return said
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.full
 @pytest.mark.parametrize(("step", "when"), UNDO)
 def test_a_killed_way_back_is_walked_to_its_end(rig: Rig, step: str, when: str) -> None:
     prepare(rig, "upgrade_job")
@@ -227,7 +227,7 @@ def test_a_killed_way_back_is_walked_to_its_end(rig: Rig, step: str, when: str) 
     assert len(launches) == len(set(launches)), "a launch was submitted twice"
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.full
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("step", ["dismiss", "leave"])
 def test_a_job_that_was_found_stopped_is_left_stopped(rig: Rig, step: str, when: str) -> None:

@@ -94,7 +94,7 @@ def test_what_the_old_version_would_have_written_follows_from_what_it_did() -> N
     assert expected_writes(None, "a", 30, 1000) is None
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("behaviour", "says"),
     [("fails", "fails repeatedly"), ("falls behind", "falls behind"), ("silent", "produces nothing")],

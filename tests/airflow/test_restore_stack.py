@@ -21,7 +21,7 @@ from streamops.settings import Settings
 from streamops.snapshots import marks
 from support import pythons
 
-pytestmark = [pytest.mark.stack, pytest.mark.more]
+pytestmark = [pytest.mark.stack, pytest.mark.full]
 NOW = {"days": 0, "restore": True, "restore_days": 0}
 
 

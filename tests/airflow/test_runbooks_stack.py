@@ -153,7 +153,7 @@ def test_marking_the_run_failed_brings_the_old_version_back(airflow, running):
     assert report.clean, report.reason
 
 
-@pytest.mark.more
+@pytest.mark.full
 def test_a_run_marked_failed_during_the_switch_ends_with_the_old_version_running(airflow, running):
     job = running
     run = airflow.trigger("upgrade_job", {"job": job.name, "version": "v1", "snapshot": "interrupted-2", **COLD})
@@ -204,7 +204,7 @@ def test_state_that_cannot_be_continued_is_refused_before_anything_is_touched(ai
     job.caught_up()
 
 
-@pytest.mark.more
+@pytest.mark.full
 def test_a_version_that_cannot_become_healthy_fails_the_run_and_the_old_one_runs(airflow, running):
     job = running
     definition = (job.directory / "v2.yaml").read_text().replace("version: v2", "version: broken")
@@ -223,7 +223,7 @@ def test_a_version_that_cannot_become_healthy_fails_the_run_and_the_old_one_runs
     assert free(job)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.full
 @pytest.mark.parametrize("with_its_tasks", [True, False], ids=["scheduler-and-its-tasks", "scheduler"])
 def test_a_scheduler_that_dies_during_the_switch_leaves_a_run_that_ends_right(airflow, running, with_its_tasks):
     job, servers = running, Servers()
@@ -249,7 +249,7 @@ def test_a_scheduler_that_dies_during_the_switch_leaves_a_run_that_ends_right(ai
     assert report.clean, report.reason
 
 
-@pytest.mark.more
+@pytest.mark.full
 def test_after_a_power_cut_up_brings_the_running_job_back(running):
     job, servers = running, Servers()
     before = job.record()

@@ -24,7 +24,7 @@ def streamops(*words: str, code: int = 0) -> str:
 
 
 @pytest.mark.stack
-@pytest.mark.more
+@pytest.mark.full
 @pytest.mark.timeout(1200)
 def test_a_file_is_applied_once_and_a_stale_one_is_refused(stack: Settings, tmp_path: Path) -> None:
     name = f"tx-{uuid.uuid4().hex[:8]}"

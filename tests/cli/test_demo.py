@@ -45,7 +45,7 @@ def told(settings: Settings, directory: Path) -> tuple[dict, list[str]]:
 
 
 @pytest.mark.stack
-@pytest.mark.faults
+@pytest.mark.full
 @pytest.mark.timeout(1800)
 def test_the_demo_tells_its_story(traffic: Settings, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     report, _ = told(traffic, tmp_path / "first")
@@ -74,7 +74,7 @@ def test_the_demo_tells_its_story(traffic: Settings, tmp_path: Path, request: py
 
 
 @pytest.mark.stack
-@pytest.mark.more
+@pytest.mark.full
 @pytest.mark.timeout(1800)
 def test_the_cluster_demo_tells_its_story(traffic: Settings, tmp_path: Path) -> None:
     lines: list[str] = []
@@ -92,7 +92,7 @@ def test_the_cluster_demo_tells_its_story(traffic: Settings, tmp_path: Path) -> 
 
 
 @pytest.mark.stack
-@pytest.mark.more
+@pytest.mark.full
 @pytest.mark.timeout(1800)
 def test_the_fleet_demo_tells_its_story(stack: Settings, tmp_path: Path) -> None:
     lines: list[str] = []

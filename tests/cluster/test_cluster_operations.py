@@ -230,7 +230,7 @@ def test_every_step_of_the_cluster_has_its_kill_points(rig: Rig, runbook: str) -
     assert visited == [(step.name, when) for step in plan(runbook) for when in ("before", "after")]
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.full
 @pytest.mark.parametrize(("runbook", "step", "when"), CASES)
 def test_a_killed_operation_of_the_cluster_goes_on_where_it_was(rig: Rig, runbook: str, step: str, when: str) -> None:
     asked, owner = prepared(rig, runbook), rig.owner()
@@ -254,7 +254,7 @@ def test_a_killed_operation_of_the_cluster_goes_on_where_it_was(rig: Rig, runboo
     assert rig.recount("a")
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.full
 @pytest.mark.parametrize(("runbook", "step"), [(runbook, step.name) for runbook in ASKED for step in plan(runbook)])
 def test_a_run_marked_failed_anywhere_leaves_a_working_cluster(rig: Rig, runbook: str, step: str) -> None:
     asked = prepared(rig, runbook)

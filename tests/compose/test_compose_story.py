@@ -32,7 +32,7 @@ RATE = "2000"  # trades a second: what is shown here is that nothing is lost, no
 PROJECT = "streamops-test"  # nobody's containers and volumes but this test's
 REPORT = REPOSITORY / "build" / "compose-report.json"
 
-pytestmark = pytest.mark.timeout(3600)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
 
 
 @dataclass

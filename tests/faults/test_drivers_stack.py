@@ -20,7 +20,7 @@ from support import drivers, invariant, mark, of_launch, works_again
 
 EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 
-pytestmark = [pytest.mark.stack, pytest.mark.faults]
+pytestmark = [pytest.mark.stack, pytest.mark.full]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

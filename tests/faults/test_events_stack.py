@@ -12,7 +12,7 @@ from kafka import KafkaProducer
 from fresh_job import wait_for
 from support import invariant, mark
 
-pytestmark = [pytest.mark.stack, pytest.mark.faults]
+pytestmark = [pytest.mark.stack, pytest.mark.full]
 DAY_MS = 86_400_000
 
 

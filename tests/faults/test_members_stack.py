@@ -15,7 +15,7 @@ from streamops import jobs
 from streamops.adapters.nodes import SupervisedNodes
 from support import first_members, hosting, invariant, mark, on_cluster, works_again
 
-pytestmark = [pytest.mark.stack, pytest.mark.faults]
+pytestmark = [pytest.mark.stack, pytest.mark.full]
 PROGRAMS = {"node-1": "spark-worker-1", "node-2": "spark-worker-2", "node-3": "spark-worker-3"}
 
 

@@ -12,7 +12,7 @@ from streamops.adapters.object_store import ObjectStore
 from streamops.errors import SnapshotRefusedError, UnreachableError
 from support import attempts, invariant, mark
 
-pytestmark = [pytest.mark.stack, pytest.mark.faults]
+pytestmark = [pytest.mark.stack, pytest.mark.full]
 
 
 def through(job, proxy: Proxy) -> ObjectStore:

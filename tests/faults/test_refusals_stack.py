@@ -21,7 +21,7 @@ from streamops.errors import (
     UnreachableError,
 )
 
-pytestmark = [pytest.mark.stack, pytest.mark.faults]
+pytestmark = [pytest.mark.stack, pytest.mark.full]
 CLOSED = "127.0.0.1:1"
 
 

@@ -18,7 +18,7 @@ from streamops.records import State
 from streamops.settings import REPOSITORY
 from support import Operator, Servers, drivers, invariant, mark, works_again
 
-pytestmark = [pytest.mark.stack, pytest.mark.faults]
+pytestmark = [pytest.mark.stack, pytest.mark.full]
 
 # How each goes wrong: what is replaced in the code, what in the definition, and what its end says. The fourth way,
 # a version that never starts to work, is the one of test_upgrades_stack.
@@ -84,7 +84,6 @@ def test_a_version_that_goes_wrong_in_its_probation_gives_way_to_the_old_one(bad
     invariant(job, start)
 
 
-@pytest.mark.more
 def test_a_rollback_by_hand_runs_the_old_artifact_again_and_every_event_counts_once(job, operator, stack):
     start = mark(job)
     old = job.record()
@@ -114,7 +113,6 @@ def test_a_rollback_by_hand_runs_the_old_artifact_again_and_every_event_counts_o
     invariant(job, start)
 
 
-@pytest.mark.more
 def test_a_job_that_lost_an_object_fails_clearly_and_is_restored(job, operator):
     start = mark(job)
     kept = f"kept-{uuid.uuid4().hex[:4]}"
@@ -137,7 +135,6 @@ def test_a_job_that_lost_an_object_fails_clearly_and_is_restored(job, operator):
     invariant(job, start)
 
 
-@pytest.mark.more
 def test_a_snapshot_that_retention_has_passed_is_refused_before_the_job_is_touched(job, operator):
     kept = f"old-{uuid.uuid4().hex[:4]}"
     operator.run("snapshot_job", job.name, snapshot=kept)
@@ -165,7 +162,6 @@ def streamops(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, env=os.environ, timeout=400, check=False)
 
 
-@pytest.mark.more
 def test_without_airflow_the_same_steps_run_under_the_same_lock(job, operator: Operator, servers: Servers):
     start = mark(job)
     old = job.record()

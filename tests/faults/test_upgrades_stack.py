@@ -20,7 +20,7 @@ from streamops.records import Control
 from streamops.settings import Settings
 from support import Killed, attempts, invariant, mark, pythons, works_again
 
-pytestmark = [pytest.mark.stack, pytest.mark.faults]
+pytestmark = [pytest.mark.stack, pytest.mark.full]
 
 COPYING = ("export_and_restore", "copying")
 POINTS = [(step.name, when) for step in plan("upgrade_job") for when in ("before", "after")]
@@ -109,7 +109,6 @@ def test_an_upgrade_killed_anywhere_is_finished_by_a_retry(job, operator, point,
     invariant(job, start)
 
 
-@pytest.mark.more
 def test_the_same_upgrade_begun_twice_is_done_once(job, operator):
     start = mark(job)
     wanted = next_version(job)
@@ -130,7 +129,6 @@ def test_the_same_upgrade_begun_twice_is_done_once(job, operator):
     invariant(job, start)
 
 
-@pytest.mark.more
 def test_without_room_for_a_standby_the_new_version_starts_cold_and_it_is_said(job, operator, tmp_path):
     start = mark(job)
     directory = tmp_path / "wide"

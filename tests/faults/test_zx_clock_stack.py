@@ -13,7 +13,7 @@ from streamops.adapters.nodes import SupervisedNodes
 from streamops.records import now
 from support import first_members, hosting, invariant, mark, on_cluster
 
-pytestmark = [pytest.mark.stack, pytest.mark.faults]
+pytestmark = [pytest.mark.stack, pytest.mark.full]
 PROGRAM, NODE, OTHER = "spark-worker-2", "node-2", "node-1"
 
 
@@ -38,7 +38,6 @@ def wrong_clock(request, servers, operator, job) -> Iterator[str]:
         first_members(operator)
 
 
-@pytest.mark.sampled(2)
 def test_order_comes_from_epochs_and_not_from_clocks(job, operator, stack, wrong_clock):
     nodes = SupervisedNodes(stack)
     wait_for(lambda: sum(w.state == "ALIVE" for w in nodes.master().workers) >= 2, 60, "both members")

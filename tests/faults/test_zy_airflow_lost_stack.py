@@ -19,7 +19,7 @@ from streamops.operations import RUNBOOKS
 from streamops.settings import REPOSITORY
 from support import invariant, mark
 
-pytestmark = [pytest.mark.stack, pytest.mark.faults]
+pytestmark = [pytest.mark.stack, pytest.mark.full]
 
 
 def shown(*arguments: str) -> str:

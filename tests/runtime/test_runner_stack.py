@@ -25,7 +25,7 @@ from streamops.settings import Settings
 from streamops.submission import Submission
 from streamops.template import write_new
 
-pytestmark = [pytest.mark.stack, pytest.mark.more]
+pytestmark = [pytest.mark.stack, pytest.mark.full]
 T = TypeVar("T")
 
 

@@ -65,7 +65,7 @@ def expected(version: str, *numbers: int) -> list[str]:
 
 
 @pytest.mark.stack
-@pytest.mark.more
+@pytest.mark.full
 @pytest.mark.timeout(1200)
 def test_version_2_processes_only_what_came_after_the_snapshot(stack: Settings, tmp_path: Path) -> None:
     job, operator = Transactions(stack, tmp_path), Operator(stack)

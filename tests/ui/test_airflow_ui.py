@@ -66,7 +66,7 @@ def test_deploy_through_the_form(page, airflow, job, stack):
     assert job.runs("v1")
 
 
-@pytest.mark.more
+@pytest.mark.full
 def test_upgrade_through_the_form(page, airflow, job):
     if not job.record().deployment:
         assert run_to_end(airflow, "deploy_job", {"job": job.name, "version": "v1", **PATIENT}).state == "success"

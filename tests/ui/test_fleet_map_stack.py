@@ -18,7 +18,7 @@ from streamops.adapters.object_store import ObjectStore
 from streamops.follow import Runbooks
 from streamops.settings import REPOSITORY, Settings
 
-pytestmark = [pytest.mark.stack, pytest.mark.ui, pytest.mark.more]
+pytestmark = [pytest.mark.stack, pytest.mark.ui, pytest.mark.full]
 
 
 class Fleet:
