@@ -9,7 +9,7 @@ ENV XDG_CACHE_HOME=/opt/cache
 WORKDIR /opt/streamops
 COPY include/stack/builds/minio include/stack/builds/minio
 # Compiled from the pins alone; the set-up then finds every package compiled and only links them.
-RUN cd include/stack/builds/minio && go build -o /dev/null tool
+RUN cd include/stack/builds/minio && go build -gcflags=all=-dwarf=false -o /dev/null tool
 COPY include/stack/install.py include/stack/builds.py include/stack/__init__.py include/stack/
 RUN python3 include/stack/install.py --parts minio \
  && install -m 755 /opt/cache/streamops/bin/minio-* /usr/local/bin/minio

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
@@ -96,27 +96,36 @@ def _set_up(parts: Sequence[str], browser: bool) -> bool:
     packages = list(COMPILERS) if builds.INFLUXD in missing else []
     if PACKAGES in parts and importlib.util.find_spec("ensurepip") is None:  # Debian ships it apart from Python
         packages.append("python3.11-venv")
-    installed = debian_packages([*packages, *(BROWSER if browser else ())])
     _tools(missing, runs=CHECKOUT in parts)
+    _refuse([*packages, *(BROWSER if browser else ())])
+    installed = debian_packages(packages)  # before the builds, which need them; the browser's come beside
     logs = builds.cache() / "log"
     logs.mkdir(exist_ok=True)
-    jobs: list[Callable[[], bool]] = [lambda: _python(parts, logs)]
-    jobs.append(lambda: _build([server for server in missing if isinstance(server, builds.GoServer)], logs))
-    jobs.append(lambda: _build([server for server in missing if isinstance(server, builds.Jars)], logs))
-    with ThreadPoolExecutor(len(jobs)) as pool:
-        changed = any(_results([pool.submit(job) for job in jobs]))
-    if CHECKOUT in parts:
-        builds.clear_spark_homes()
-        changed = _classes(logs) or changed
+    with ThreadPoolExecutor() as pool:
+        python = pool.submit(_python, parts, logs)
+        jars = pool.submit(_build, [server for server in missing if isinstance(server, builds.Jars)], logs)
+        jobs = [python, jars]
+        jobs.append(pool.submit(_build, [server for server in missing if isinstance(server, builds.GoServer)], logs))
+        jobs.append(pool.submit(debian_packages, BROWSER if browser else ()))
+        if CHECKOUT in parts:
+            jobs.append(pool.submit(_spark, (python, jars), logs))
+        changed = any(_results(jobs))
     return changed or installed
 
 
 def _results(futures: list[Future[bool]]) -> list[bool]:
     wait(futures, return_when=FIRST_EXCEPTION)
-    for future in futures:
-        if future.done() and future.exception():
-            say("One part failed; waiting for the others to finish what they have begun.")
+    if any(future.done() and future.exception() for future in futures):
+        say("One part failed; waiting for the others to finish what they have begun.")
     return [future.result() for future in futures]
+
+
+def _spark(needed: Sequence[Future[bool]], logs: Path) -> bool:
+    """Spark's classes, as soon as what they are read from is there."""
+    for part in needed:
+        part.result()
+    builds.clear_spark_homes()
+    return _classes(logs)
 
 
 def _build(servers: Sequence[builds.GoServer | builds.Jars], logs: Path) -> bool:
@@ -213,23 +222,36 @@ def _tools(missing: Sequence[builds.GoServer | builds.Jars], runs: bool) -> None
         raise builds.BuildError(f"{'; '.join(lacking)}. Install what is missing and run this again.")
 
 
+def _refuse(names: Sequence[str]) -> None:
+    """Raise BuildError with the command to run, if packages are missing and may not be installed here."""
+    lacking = [name for name in names if not _installed(name)]
+    if not lacking:
+        return
+    if not shutil.which("apt-get"):
+        raise builds.BuildError(f"these are missing, install them with your system's tool: {' '.join(lacking)}.")
+    if (sudo := _sudo()) and subprocess.run([*sudo, "true"], capture_output=True, check=False).returncode:
+        raise builds.BuildError(f"system packages are missing; run: sudo {' '.join(_apt(lacking))}")
+
+
+def _sudo() -> list[str]:
+    return [] if os.geteuid() == 0 else [shutil.which("sudo") or "/bin/false", "-n"]
+
+
+def _apt(names: Sequence[str]) -> list[str]:
+    return ["apt-get", "install", "-y", "--no-install-recommends", *names]
+
+
 def debian_packages(names: Sequence[str]) -> bool:
-    """Install what is missing, where that is allowed; else raise BuildError with the command to run."""
+    """Install what is missing."""
     lacking = [name for name in names if not _installed(name)]
     if not lacking:
         return False
-    command = ["apt-get", "install", "-y", "--no-install-recommends", *lacking]
-    if not shutil.which("apt-get"):
-        raise builds.BuildError(f"these are missing, install them with your system's tool: {' '.join(lacking)}.")
-    prefix = [] if os.geteuid() == 0 else ["sudo", "-n"]
-    if prefix and (not shutil.which("sudo") or subprocess.run(["sudo", "-n", "true"], capture_output=True).returncode):
-        raise builds.BuildError(f"system packages are missing; run: sudo {' '.join(command)}")
     environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
-    log = builds.cache() / "log" / "apt.log"
+    log = builds.cache() / "log" / f"apt-{lacking[0]}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     with _Heartbeat(f"system packages ({' '.join(lacking)}): installing"), log.open("w") as output:
-        builds.run([*prefix, "apt-get", "update"], REPOSITORY, environment, output)
-        builds.run([*prefix, *command], REPOSITORY, environment, output)
+        builds.run([*_sudo(), "apt-get", "update"], REPOSITORY, environment, output)
+        builds.run([*_sudo(), *_apt(lacking)], REPOSITORY, environment, output)
     return True
 
 

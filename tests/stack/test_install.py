@@ -6,6 +6,7 @@ import os
 import runpy
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,47 @@ def test_a_part_alone_asks_for_its_own_tools_only(tmp_path: Path) -> None:
     assert "Go 1.26" in done.stderr
     assert "Java" not in done.stderr
     assert "Rust" not in done.stderr
+
+
+def test_sparks_classes_and_the_browser_do_not_wait_for_a_server_that_is_being_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    builds.cache().mkdir()
+    done = {name: threading.Event() for name in ("python", "jars", "classes", "browser")}
+
+    def build(servers: list[builds.GoServer | builds.Jars], logs: Path) -> bool:
+        if builds.KAFKA in servers:
+            done["jars"].set()
+        else:
+            assert all(event.wait(30) for event in done.values())
+        return True
+
+    def python(*_: object) -> bool:
+        done["python"].set()
+        return True
+
+    def classes(logs: Path) -> bool:
+        assert done["python"].is_set()
+        assert done["jars"].is_set()
+        done["classes"].set()
+        return True
+
+    def packages(names: tuple[str, ...]) -> bool:
+        if names == install.BROWSER:
+            done["browser"].set()
+        return True
+
+    for name, stand_in in {
+        "_build": build,
+        "_python": python,
+        "_classes": classes,
+        "debian_packages": packages,
+    }.items():
+        monkeypatch.setattr(install, name, stand_in)
+    monkeypatch.setattr(install, "_refuse", lambda *_: None)
+    monkeypatch.setattr(install, "_tools", lambda *_, **__: None)
+    assert install._set_up(install.DEFAULT, True)
 
 
 def test_steps_are_taken_once_for_the_same_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
