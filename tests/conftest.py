@@ -13,7 +13,7 @@ import pytest
 
 from evidence import evidence, told
 from fakes.fixtures import bucket, object_store_server, rig  # noqa: F401
-from runbooks import paused
+from runbooks import ACTS_BY_ITSELF, paused
 from stack import builds
 from streamops.adapters.airflow import Airflow
 from streamops.adapters.object_store import ObjectStore
@@ -112,7 +112,7 @@ def stack(request: pytest.FixtureRequest) -> Iterator[Settings]:
         found = lifecycle.status(TEST_HOME).running
         try:
             settings = lifecycle.up(TEST_HOME, generator=False)
-            for dag_id in ("reconcile", "verify_snapshots"):
+            for dag_id in ACTS_BY_ITSELF:
                 paused(settings, dag_id)
             request.config.stash[STACK] = settings
             yield settings

@@ -55,15 +55,18 @@ def as_root(settings: Settings) -> Settings:
     return settings.model_copy(update=root)
 
 
-def publish_quickly(store: ObjectStore, directory: Path, version: str, like: str | None = None) -> None:
+def publish_quickly(
+    store: ObjectStore, directory: Path, version: str, like: str | None = None, plan: dict[str, Any] | None = None
+) -> None:
     """Publish a copy of trade-analyser without asking Spark for its plans again: they are those of the original.
 
     Args:
         like: the version of trade-analyser whose state it continues, for one of another name.
+        plan: its fingerprints, for one that is not a copy.
     """
     done = artifacts.publish(store, directory, version, check=False)
     manifest = artifacts.load_manifest(store, done.job, version)
-    known = manifest.model_copy(update={"fingerprints": plans(like or version)})
+    known = manifest.model_copy(update={"fingerprints": plan or plans(like or version)})
     records.write(store, keys.artifact_manifest(done.job, version), known)
 
 
@@ -83,8 +86,14 @@ class FreshJob:
     directory: Path
 
     @classmethod
-    def publish(cls, settings: Settings, directory: Path, versions: tuple[str, ...] = ("v1", "v2")) -> FreshJob:
-        """Publish copies of trade-analyser's versions, and create their topic."""
+    def publish(
+        cls, settings: Settings, directory: Path, versions: tuple[str, ...] = ("v1", "v2"), more: str = ""
+    ) -> FreshJob:
+        """Publish copies of trade-analyser's versions, and create their topic.
+
+        Args:
+            more: lines that each definition has besides.
+        """
         name = f"trades-{uuid.uuid4().hex[:8]}"
         source, copy = REPOSITORY / "spark_jobs" / "trade_analyser", directory / name
         copy.mkdir(parents=True)
@@ -96,7 +105,7 @@ class FreshJob:
             text = text.replace("job: trade-analyser", f"job: {name}").replace("topic: trades", f"topic: {name}")
             text = text.replace("trigger: 1 second", "trigger: 3 seconds")  # leaves two cores time for the rest
             text = re.sub(r"measurement: (\w+)", rf"measurement: {name.replace('-', '_')}_\1", text)
-            (copy / f"{version}.yaml").write_text(text)
+            (copy / f"{version}.yaml").write_text(text + more)
             publish_quickly(store, copy, version)
         return cls(name, settings, store, copy)
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from fresh_job import FreshJob, wait_for
@@ -12,8 +15,10 @@ from streamops.adapters.airflow import Airflow, Run
 from streamops.errors import NotFoundError
 from streamops.operations import Operation
 from streamops.settings import Settings
+from support import Operator
 
-RUN_S = 300
+RUN_S = 600  # finds what hangs
+ACTS_BY_ITSELF = ("reconcile", "scheduled_snapshots", "apply_retention", "verify_snapshots")
 PATIENT = {"healthy_timeout_s": 600, "probation_s": 5}  # the machine may be busy with other tests
 
 
@@ -82,12 +87,51 @@ def run_to_end(airflow: Airflow, dag_id: str, values: dict[str, Any]) -> Run:
     return ended(airflow, airflow.trigger(dag_id, values))
 
 
-def clear(airflow: Airflow, run: Run, task: str) -> None:
-    """As the UI's button does: this task and all after it."""
+@contextmanager
+def working_job(settings: Settings, directory: Path, more: str = "") -> Iterator[FreshJob]:
+    """A published job with trades on its topic; whatever runs of it at the end is stopped.
+
+    Args:
+        more: lines that the definition of each version has besides.
+    """
+    job = FreshJob.publish(settings, directory, more=more)
+    try:
+        with job.trades():
+            yield job
+    finally:
+        stop(job)
+
+
+def stop(job: FreshJob) -> None:
+    """End a job, in this process: also what a failed test left of it."""
+    wait_for(lambda: free(job), RUN_S, f"the end of what works on {job.name}")
+    if job.record().desired == "running":
+        Operator(job.settings).run("cancel_job", job.name)
+
+
+def secrets_shown(airflow: Airflow, job: FreshJob, settings: Settings) -> list[str]:
+    """Which secrets are in a log or an XCom of any operation of the job; fails when there is nothing to look at."""
+    secrets = ("s3_secret_key", "s3_retention_secret_key", "influx_token", "airflow_password")
+    texts = []
+    for info in job.store.list(keys.operations(job.name)):
+        found = records.read(job.store, info.key, Operation)
+        owner = found.value.owner if found else None
+        if owner is None or owner.kind != "airflow":
+            continue
+        for task in airflow.tasks(owner.dag_id, owner.run_id):
+            texts += airflow.log(owner.dag_id, owner.run_id, task.task_id, max(1, task.tries))
+            texts.append(str(airflow.xcom(owner.dag_id, owner.run_id, task.task_id)))
+    assert len(texts) > 50
+    shown = "\n".join(texts)
+    return [name for name in secrets if getattr(settings, name).get_secret_value() in shown]
+
+
+def clear(airflow: Airflow, run: Run, task: str, downstream: bool = True) -> None:
+    """As the UI's button does: this task and, if not told otherwise, all after it."""
     body = {
         "dag_run_id": run.run_id,
         "task_ids": [task],
-        "include_downstream": True,
+        "include_downstream": downstream,
         "only_failed": False,
         "reset_dag_runs": True,
         "dry_run": False,
@@ -98,6 +142,16 @@ def clear(airflow: Airflow, run: Run, task: str) -> None:
 def mark_failed(airflow: Airflow, run: Run) -> None:
     """As the UI's *Mark run as failed* does."""
     airflow._call("PATCH", f"/api/v2/dags/{run.dag_id}/dagRuns/{run.run_id}", json={"state": "failed"})
+
+
+@contextmanager
+def at_work(settings: Settings, dag_id: str) -> Iterator[None]:
+    """What acts by itself is on while a test looks at it, and off afterwards."""
+    paused(settings, dag_id, yes=False)
+    try:
+        yield
+    finally:
+        paused(settings, dag_id)
 
 
 def paused(settings: Settings, dag_id: str, yes: bool = True) -> None:

@@ -12,7 +12,7 @@ from streamops.adapters.airflow import Airflow
 from streamops.errors import UnreachableError
 from streamops.settings import Settings
 
-pytestmark = pytest.mark.stack
+pytestmark = [pytest.mark.stack, pytest.mark.full]
 UNKNOWN = "no-such-job"  # refused by the first step: a run that touches nothing
 EACH_ONCE = 0.99
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from runbooks import log, run_to_end
+from runbooks import at_work, log, run_to_end
 from stack.layout import Layout
 from streamops.adapters.airflow import Airflow, Run
 from streamops.errors import NotFoundError
+from streamops.settings import Settings
 
-pytestmark = pytest.mark.stack
+pytestmark = [pytest.mark.stack, pytest.mark.full]
 DAYS = 20
 
 
@@ -39,6 +41,12 @@ def rows(airflow_home: Path, table: str, run: Run) -> int:
     with closing(sqlite3.connect(airflow_home / "airflow.db", timeout=30)) as database:
         found = database.execute(f"SELECT count(*) FROM {table} WHERE run_id = ?", (run.run_id,))
         return int(found.fetchone()[0])
+
+
+@pytest.fixture(autouse=True)
+def schedule(stack: Settings) -> Iterator[None]:
+    with at_work(stack, "scheduled_snapshots"):
+        yield
 
 
 def test_old_runs_of_what_runs_by_itself_go_and_the_audit_stays(airflow: Airflow) -> None:

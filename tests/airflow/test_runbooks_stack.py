@@ -19,7 +19,7 @@ from streamops.operations import Operation, tasks
 from streamops.settings import Settings
 from support import Servers, pythons, works_again
 
-pytestmark = pytest.mark.stack
+pytestmark = [pytest.mark.stack, pytest.mark.full]
 # Those of an upgrade that are cleared in every run; with more seeds, all are.
 WITH_SIDE_EFFECTS = ("prepare", "submit_driver", "switch", "finish")
 BACK = {**PATIENT, "accept_loss": ["avg_1m", "vol_1s"]}  # v1 has no such stages

@@ -112,6 +112,7 @@ def points(stack: Settings) -> Iterator[Points]:
 
 
 @pytest.mark.stack
+@pytest.mark.full
 @pytest.mark.parametrize("query", queries("panels"))
 def test_every_panels_query_finds_data(points: Points, query: str) -> None:
     rows = points.records(as_grafana(query))
@@ -123,6 +124,7 @@ def test_every_panels_query_finds_data(points: Points, query: str) -> None:
 
 
 @pytest.mark.stack
+@pytest.mark.full
 @pytest.mark.parametrize("query", queries("marks"))
 def test_every_query_of_marks_finds_operations_in_the_columns_that_grafana_reads(points: Points, query: str) -> None:
     rows = points.records(as_grafana(query))
@@ -134,6 +136,7 @@ def test_every_query_of_marks_finds_operations_in_the_columns_that_grafana_reads
 
 
 @pytest.mark.stack
+@pytest.mark.full
 @pytest.mark.parametrize("query", queries("marks"))
 def test_an_operation_has_one_mark_however_often_its_receipt_is_written(
     stack: Settings, points: Points, query: str

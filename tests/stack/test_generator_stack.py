@@ -21,7 +21,7 @@ from streamops.adapters.kafka import Ledger
 from streamops.errors import NotFoundError, UnreachableError
 from streamops.settings import REPOSITORY, Settings
 
-pytestmark = pytest.mark.stack
+pytestmark = [pytest.mark.stack, pytest.mark.full]
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from streamops.recount import StagePlan, recount_source
 from streamops.recount.report import Comparison, Measured, verdict
 from streamops.settings import Settings
 
-pytestmark = pytest.mark.stack
+pytestmark = [pytest.mark.stack, pytest.mark.full]
 SPEC = Recount(
     source="trades", aggregate="average", column="price", by=("symbol",), window="4 seconds", slide="1 second"
 )

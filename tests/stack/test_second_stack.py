@@ -22,7 +22,7 @@ from streamops.recount import recount_job
 from streamops.settings import Settings
 from support import Operator, works_again
 
-pytestmark = [pytest.mark.stack, pytest.mark.full]
+pytestmark = [pytest.mark.stack, pytest.mark.long]
 
 
 @dataclass(frozen=True)

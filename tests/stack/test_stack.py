@@ -25,7 +25,7 @@ from streamops.cluster import record as cluster_record
 from streamops.errors import UnreachableError
 from streamops.settings import Settings
 
-pytestmark = pytest.mark.stack
+pytestmark = [pytest.mark.stack, pytest.mark.full]
 
 NAMED_IN_THE_MANUAL = """KAFKA_BOOTSTRAP_SERVERS S3_ENDPOINT S3_ACCESS_KEY S3_SECRET_KEY S3_BUCKET INFLUX_URL INFLUX_ORG
 INFLUX_TOKEN INFLUX_BUCKET SPARK_MASTER SPARK_UI AIRFLOW_URL AIRFLOW_USER AIRFLOW_PASSWORD""".split()

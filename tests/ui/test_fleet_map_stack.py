@@ -7,9 +7,9 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
-from airflow_page import AirflowPage, browser
 from selenium.webdriver.common.by import By
 
+from airflow_page import AirflowPage, browser
 from fresh_job import wait_for
 from stack.fleet.vehicles import Ping, Vehicle
 from streamops.adapters.airflow import Airflow

@@ -81,7 +81,8 @@ class AirflowPage:
     def fill(self, values: dict[str, str]) -> None:
         """Type into the form's fields."""
         for name, value in values.items():
-            field = self._one(f"[role=dialog] #element_{name}")
+            # A field for a number has its id on the box around it.
+            field = self._one(f"[role=dialog] input[name=element_{name}], [role=dialog] input#element_{name}")
             field.send_keys(Keys.CONTROL, "a")
             field.send_keys(value)
 
@@ -136,5 +137,5 @@ class AirflowPage:
         self._wait(lambda: self.driver.find_elements(By.CSS_SELECTOR, selector))
         return self.driver.find_element(By.CSS_SELECTOR, selector)
 
-    def _wait(self, condition, seconds: float = 30) -> None:
+    def _wait(self, condition, seconds: float = 120) -> None:
         WebDriverWait(self.driver, seconds).until(lambda _: condition())
