@@ -73,7 +73,7 @@ class Fleet:
     def recounted(self) -> Recounted:
         """What is there once every ping of the ledgers can have been read."""
         with self.simulator("beta", vehicles=0):
-            wait_for(lambda: self.recount().missing == 0, 90, "every ping as a point")
+            wait_for(lambda: self.recount().missing == 0, 270, "every ping as a point")
             return self.recount()
 
     def saved(self) -> int:

@@ -35,7 +35,7 @@ def log(airflow: Airflow, run: Run, task: str, tries: int = 1) -> str:
 def begun(airflow: Airflow, dag_id: str, run_id: str) -> Run:
     """A run that a person began in the UI; Airflow, busy with its own pages, may take its time to tell of it."""
     found: list[Run] = []
-    wait_for(lambda: found.append(airflow.run(dag_id, run_id)) or found, 30, f"Airflow's answer about {run_id}")
+    wait_for(lambda: found.append(airflow.run(dag_id, run_id)) or found, 90, f"Airflow's answer about {run_id}")
     return found[0]
 
 

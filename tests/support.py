@@ -111,7 +111,7 @@ def first_members(operator: Operator) -> None:
         on_cluster(operator, "scale_cluster", nodes=joining)
     if leaving := [name for name in wanted if name not in first]:
         on_cluster(operator, "scale_cluster", nodes=leaving)
-    wait_for(lambda: not missing(nodes.inventory, nodes.master(), first), 100, "the first members")
+    wait_for(lambda: not missing(nodes.inventory, nodes.master(), first), 300, "the first members")
 
 
 def drivers(job: str) -> list[psutil.Process]:
@@ -148,7 +148,7 @@ class Mark:
 def mark(job: FreshJob) -> Mark:
     """The present, after the job has read up to it."""
     end = job.end()
-    job.caught_up(120)
+    job.caught_up(360)
     lease = jobs.lease(job.store, job.name)
     assert lease is not None
     return Mark({"trades": {"0": end}}, lease.epoch, lease.launch, time.monotonic())
@@ -167,13 +167,13 @@ def working(status: DriverStatus) -> bool:
     return bool(status.stages) and all(stage.commits > 0 for stage in status.stages.values())
 
 
-def invariant(job: FreshJob, start: Mark, seconds: float = 120) -> Report:
+def invariant(job: FreshJob, start: Mark, seconds: float = 360) -> Report:
     """Invariant I: every event counted once, one driver at most, a true record, the last snapshot intact."""
     wait_for(lambda: works_again(job), seconds, f"{job.name} working")
     job.caught_up(seconds)
     report = recount_job(job.settings, job.store, job.name, since=start.since)
     assert report.clean, (report.reason, [item.examples for item in report.measurements])
-    wait_for(lambda: len(pythons(job.name)) == 1, 60, "one driver only")
+    wait_for(lambda: len(pythons(job.name)) == 1, 180, "one driver only")
     record, status, lease = job.record(), job.status(), jobs.lease(job.store, job.name)
     assert status is not None
     assert lease is not None
@@ -239,5 +239,5 @@ class Servers:
         """kill -9; comes back by its supervisor."""
         before = self.supervisor.program(name).pid
         self.supervisor.signal(name, "KILL")
-        wait_for(lambda: self.supervisor.program(name).pid not in (0, before), 60, f"a new {name}")
+        wait_for(lambda: self.supervisor.program(name).pid not in (0, before), 180, f"a new {name}")
         ready.wait(name, READY[name], self.layout, 120)

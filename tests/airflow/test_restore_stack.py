@@ -140,8 +140,8 @@ def test_a_snapshot_that_would_lose_events_is_found_out_only_by_restoring_it(air
 def test_a_run_that_is_ended_in_the_middle_leaves_nothing(airflow, job, verification):
     name = scratch.scratch_name(job.name)
     run = airflow.trigger("verify_snapshots", {"job": job.name, **NOW})
-    wait_for(lambda: pythons(name), 120, "the scratch job's driver")
+    wait_for(lambda: pythons(name), 360, "the scratch job's driver")
     mark_failed(airflow, run)
     assert ended(airflow, run).state == "failed"
-    wait_for(lambda: gone(job), 120, "the end of the scratch job")
+    wait_for(lambda: gone(job), 360, "the end of the scratch job")
     assert job.runs("v2")

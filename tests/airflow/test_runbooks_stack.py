@@ -38,7 +38,7 @@ def job(stack: Settings, airflow: Airflow, tmp_path_factory: pytest.TempPathFact
 @pytest.fixture(autouse=True)
 def calm(job: FreshJob) -> None:
     """Airflow goes on with what a failed try began; the next one would only be told that the job is busy."""
-    wait_for(lambda: free(job), 130, f"the end of what works on {job.name}")
+    wait_for(lambda: free(job), 390, f"the end of what works on {job.name}")
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def running(airflow: Airflow, job: FreshJob) -> FreshJob:
         run_to_end(airflow, "deploy_job", {"job": job.name, "version": "v2", **PATIENT})
     elif record.desired != "running":
         run_to_end(airflow, "start_job", {"job": job.name, **PATIENT})
-    wait_for(lambda: works_again(job), 120, f"{job.name} working")
+    wait_for(lambda: works_again(job), 360, f"{job.name} working")
     job.caught_up()
     return job
 
@@ -86,7 +86,7 @@ def test_the_whole_life_of_a_job_through_its_runbooks(airflow, job, request):
     # A second trigger while the first one works: skipped, and the owner is named.
     job.caught_up()
     first = airflow.trigger("upgrade_job", {"job": job.name, "version": "v2", "snapshot": "before-v2", **PATIENT})
-    wait_for(lambda: states(airflow, first).get("check") == "success", 60, "the upgrade's check")
+    wait_for(lambda: states(airflow, first).get("check") == "success", 180, "the upgrade's check")
     second = run_to_end(airflow, "cancel_job", {"job": job.name})
     assert set(states(airflow, second).values()) == {"skipped"}
     assert first.run_id in log(airflow, second, "check")
@@ -139,14 +139,14 @@ def test_a_run_marked_failed_before_its_first_task_is_failed_and_holds_nothing(a
 def test_marking_the_run_failed_brings_the_old_version_back(airflow, running):
     job = running
     run = airflow.trigger("upgrade_job", {"job": job.name, "version": "v1", "snapshot": "interrupted", **BACK})
-    wait_for(lambda: states(airflow, run).get("submit_driver") in ("running", "deferred"), 90, "the submission")
+    wait_for(lambda: states(airflow, run).get("submit_driver") in ("running", "deferred"), 270, "the submission")
     mark_failed(airflow, run)
     run = ended(airflow, run)
     assert run.state == "failed"
     assert states(airflow, run)["release_lock"] == "success"
     assert states(airflow, run)["restore_old_version"] == "success"
     assert states(airflow, run)["outcome"] == "failed"
-    wait_for(lambda: job.runs("v2"), 90, "the old version running")
+    wait_for(lambda: job.runs("v2"), 270, "the old version running")
     assert job.record().standby is None
     job.caught_up()
     report = job.recount()
@@ -157,11 +157,11 @@ def test_marking_the_run_failed_brings_the_old_version_back(airflow, running):
 def test_a_run_marked_failed_during_the_switch_ends_with_the_old_version_running(airflow, running):
     job = running
     run = airflow.trigger("upgrade_job", {"job": job.name, "version": "v1", "snapshot": "interrupted-2", **COLD})
-    wait_for(lambda: states(airflow, run).get("switch") == "running", 400, "the switch")
+    wait_for(lambda: states(airflow, run).get("switch") == "running", 1200, "the switch")
     mark_failed(airflow, run)
     run = ended(airflow, run)
     assert run.state == "failed"
-    wait_for(lambda: job.runs("v2"), 120, "the old version running")
+    wait_for(lambda: job.runs("v2"), 360, "the old version running")
     job.caught_up()
     report = job.recount()
     assert report.clean, report.reason
@@ -219,7 +219,7 @@ def test_a_version_that_cannot_become_healthy_fails_the_run_and_the_old_one_runs
     run = run_to_end(airflow, "upgrade_job", values)
     assert run.state == "failed"
     assert states(airflow, run)["restore_old_version"] == "success"
-    wait_for(lambda: job.runs("v2"), 90, "the old version running")
+    wait_for(lambda: job.runs("v2"), 270, "the old version running")
     assert free(job)
 
 
@@ -229,7 +229,7 @@ def test_a_scheduler_that_dies_during_the_switch_leaves_a_run_that_ends_right(ai
     job, servers = running, Servers()
     old = job.record()
     run = airflow.trigger("upgrade_job", {"job": job.name, "version": "v1" if old.version == "v2" else "v2", **BACK})
-    wait_for(lambda: states(airflow, run).get("switch") == "running", 400, "the switch")
+    wait_for(lambda: states(airflow, run).get("switch") == "running", 1200, "the switch")
     scheduler = psutil.Process(servers.supervisor.program("airflow-scheduler").pid)
     tasks_of_it = scheduler.children(recursive=True)
     scheduler.kill()
@@ -241,9 +241,9 @@ def test_a_scheduler_that_dies_during_the_switch_leaves_a_run_that_ends_right(ai
     assert run.state == "success", (states(airflow, run), done and done.reason)
     assert done.state == "succeeded"
     assert (job.record().version, job.record().launch) == (done.request.version, done.id)
-    wait_for(lambda: job.runs(done.request.version), 60, "the new version running")
+    wait_for(lambda: job.runs(done.request.version), 180, "the new version running")
     job.caught_up()
-    wait_for(lambda: len(pythons(job.name)) == 1, 60, "one driver only")
+    wait_for(lambda: len(pythons(job.name)) == 1, 180, "one driver only")
     assert free(job)
     report = job.recount()
     assert report.clean, report.reason
@@ -259,7 +259,7 @@ def test_after_a_power_cut_up_brings_the_running_job_back(running):
         with suppress(psutil.NoSuchProcess):
             process.kill()
     lifecycle.up(servers.layout.home, generator=False)  # at once, while a large one still holds its ports
-    wait_for(lambda: works_again(job), 240, f"{job.name} working")
+    wait_for(lambda: works_again(job), 720, f"{job.name} working")
     assert (job.record().launch, job.record().deployment) == (before.launch, before.deployment)
     job.caught_up()
     assert len(pythons(job.name)) == 1

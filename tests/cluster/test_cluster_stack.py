@@ -66,7 +66,7 @@ def job(stack: Settings, runbooks: Runbooks, tmp_path_factory: pytest.TempPathFa
     first_members(Operator(stack))
 
 
-def working(job: FreshJob, seconds: float = 200) -> None:
+def working(job: FreshJob, seconds: float = 600) -> None:
     wait_for(lambda: job.runs("wide"), seconds, f"{job.name} running")
     job.caught_up(seconds)
 
@@ -92,7 +92,7 @@ def test_a_shutdown_saves_every_job_and_a_restart_brings_back_exactly_those(stac
         run(runbooks, "scale_cluster", size=3)
 
     read, end = job.read(), job.end()
-    wait_for(lambda: job.end() > end + 2000, 60, "trades that nobody reads")
+    wait_for(lambda: job.end() > end + 2000, 180, "trades that nobody reads")
     assert job.read() == read  # no new results while the cluster is down
     done = run(runbooks, "restart_cluster", **PATIENT)
     told = done.facts("caught_up")["jobs"][job.name]
@@ -119,9 +119,9 @@ def test_growing_losing_a_node_and_shrinking_while_the_job_runs(stack, job, runb
     private = passwords(stack.nodes_private_file)
     node = nodes.inventory.node(victim)
     Supervisor(node.supervisor, private["user"], private["password"]).signal(node.program, "KILL")
-    wait_for(lambda: jobs.lease(job.store, job.name).epoch > epoch, 200, "a new driver with the lease")
+    wait_for(lambda: jobs.lease(job.store, job.name).epoch > epoch, 600, "a new driver with the lease")
     working(job)
-    wait_for(lambda: look(stack, job.store).ready == 3, 100, "all members")
+    wait_for(lambda: look(stack, job.store).ready == 3, 300, "all members")
 
     # Remove the node that runs it now, gracefully.
     leaving, launch = hosting(job, nodes), job.record().launch

@@ -69,7 +69,7 @@ def test_jobs_come_back_on_the_new_library_and_their_artifacts_stay_as_they_were
     with fleet.simulator("alpha"), fleet.simulator("beta"):
         asked = {"job": fleet.name, "version": "v1", "addresses": fleet.addresses, "library": "fleet_types/v1"}
         run("deploy_job", **asked, **PATIENT)
-        wait_for(lambda: fleet.saved() > 30, 90, "pings of both fleets as points")
+        wait_for(lambda: fleet.saved() > 30, 270, "pings of both fleets as points")
         before = deployment()
         assert before.library.label == "fleet_types/v1"
         assert "obd_codes" not in fields(fleet, 600)
@@ -90,13 +90,13 @@ def test_jobs_come_back_on_the_new_library_and_their_artifacts_stay_as_they_were
         assert set(done.facts("check")["library_verdicts"]) == {fleet.name}
         saved = fleet.saved()
         run("restart_cluster", **PATIENT)
-        wait_for(lambda: fleet.saved() > saved + 20, 120, "pings after the restart")
+        wait_for(lambda: fleet.saved() > saved + 20, 360, "pings after the restart")
         after = deployment()
         assert after.library.label == "fleet_types/v2"
         assert after == before.model_copy(update={"library": after.library})
         published = artifacts.load_manifest(fleet.store, fleet.name, "v1")
         assert (after.artifact_sha256, after.runtime_sha256) == (published.artifact_sha256, published.runtime_sha256)
-        wait_for(lambda: fields(fleet, 30).get("obd_codes", 0) > 0, 60, "points with the new field")
+        wait_for(lambda: fields(fleet, 30).get("obd_codes", 0) > 0, 180, "points with the new field")
     found = fleet.recounted()
     assert found.clean, found
     run("cancel_job", job=fleet.name)

@@ -194,7 +194,7 @@ def test_the_runbooks_drive_nodes_on_other_hosts(rig: Rig, machines: list[Machin
         except UnreachableError:
             return False
 
-    wait_for(lambda: all(answers(name) for name in NODES), 120, "three supervisors")
+    wait_for(lambda: all(answers(name) for name in NODES), 360, "three supervisors")
     run("restart_cluster")
     assert {worker.address.split(":")[0] for worker in nodes.master().workers} == {
         machines[0].address,
@@ -223,7 +223,7 @@ def test_the_runbooks_drive_nodes_on_other_hosts(rig: Rig, machines: list[Machin
     with pytest.raises(UnreachableError, match=rf"{re.escape(machines[1].address)}:{SUPERVISOR}"):
         run("scale_cluster", size=3)
     machines[1].start()
-    wait_for(lambda: answers("node-2"), 120, "the supervisor of node-2")
+    wait_for(lambda: answers("node-2"), 360, "the supervisor of node-2")
 
     done = run("shutdown_cluster")
     assert set(done.facts("stop_workers")["exit"]) == {"node-1", "node-3"}

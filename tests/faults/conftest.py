@@ -44,7 +44,7 @@ def shared(stack: Settings, operator: Operator, tmp_path_factory: pytest.TempPat
         yield job
         if job.record().desired == "running":
             operator.run("cancel_job", job.name)
-        wait_for(lambda: not pythons(job.name), 60, "the end of all drivers")
+        wait_for(lambda: not pythons(job.name), 180, "the end of all drivers")
 
 
 def _publish_broken(job: FreshJob) -> None:
@@ -78,7 +78,7 @@ def job(shared: FreshJob, operator: Operator, servers: Servers) -> FreshJob:
     elif status is None or status.state == State.FAILED:
         operator.run("cancel_job", shared.name)
         operator.run("start_job", shared.name)
-    wait_for(lambda: works_again(shared), 120, f"{shared.name} working")
+    wait_for(lambda: works_again(shared), 360, f"{shared.name} working")
     return shared
 
 

@@ -56,8 +56,8 @@ def test_a_killed_driver_is_back_by_itself(job, seed, recovered):
     for victim in victims:
         with contextlib.suppress(psutil.NoSuchProcess):  # one may take the other with it
             victim.kill()
-    wait_for(lambda: works_again(job, start.epoch), 150, "a new driver at work")
-    assert recovered(began) < 30 * slowness()
+    wait_for(lambda: works_again(job, start.epoch), 450, "a new driver at work")
+    assert recovered(began) < 30
     assert not [item for item in both if alive(item)]
     invariant(job, start)
 
@@ -79,14 +79,14 @@ def test_a_paused_driver_that_wakes_up_after_a_takeover_does_not_write(job, oper
             operator.run("start_job", job.name)
         else:
             take_over(job, operator)
-        wait_for(lambda: works_again(job, start.epoch), 120, "the new driver at work")
+        wait_for(lambda: works_again(job, start.epoch), 360, "the new driver at work")
         recovered(began)
         held = jobs.lease(job.store, job.name)
         batch = job.status().stages["avg_1s"].batch_id
     finally:
         for process in paused:
             process.send_signal(signal.SIGCONT)
-    wait_for(lambda: not any(alive(item) for item in paused), 90, "the end of the old driver")
+    wait_for(lambda: not any(alive(item) for item in paused), 270, "the end of the old driver")
     final = jobs.status(job.store, job.name, old.launch)
     assert final.state == State.STOPPED, final
     assert (final.holder, final.epoch) == (before.holder, before.epoch)
@@ -94,7 +94,7 @@ def test_a_paused_driver_that_wakes_up_after_a_takeover_does_not_write(job, oper
     # The new driver was not disturbed: same lease, and it goes on.
     now = jobs.lease(job.store, job.name)
     assert (now.epoch, now.holder) == (held.epoch, held.holder)
-    wait_for(lambda: job.status().stages["avg_1s"].batch_id > batch + 2, 30, "more batches of the new driver")
+    wait_for(lambda: job.status().stages["avg_1s"].batch_id > batch + 2, 90, "more batches of the new driver")
     invariant(job, start)
     assert not of_launch(job.name, old.launch)  # ended with 0: the master does not start it again
 
@@ -118,9 +118,3 @@ def take_over(job, operator) -> None:
 
 def alive(process: psutil.Process) -> bool:
     return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-
-
-def slowness() -> float:
-    """How much longer than promised this machine may take: it runs others' work as well."""
-    load = psutil.getloadavg()[0] / (psutil.cpu_count() or 1)
-    return max(1.0, min(5.0, load))

@@ -63,7 +63,7 @@ def test_hostile_events_are_counted_and_change_nothing(job, seed):
             for name in new
         ]
 
-    wait_for(lambda: all(found == (len(bad), len(early)) for found in counts()), 30, f"the counts ({counts()})")
+    wait_for(lambda: all(found == (len(bad), len(early)) for found in counts()), 90, f"the counts ({counts()})")
     assert job.status().holder == before.holder
     for stage in job.status().stages.values():
         assert stage.watermark_ms < time.time() * 1000 + 10_000

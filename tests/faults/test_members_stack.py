@@ -43,7 +43,7 @@ def test_a_killed_worker_takes_its_driver_along_and_the_job_goes_on(job, servers
     at_another_point_of_the_batch(seed)
     began = time.monotonic()
     servers.supervisor.signal(PROGRAMS[victim], "KILL")
-    wait_for(lambda: works_again(job, start.epoch), 200, "the job at work again")
+    wait_for(lambda: works_again(job, start.epoch), 600, "the job at work again")
     recovered(began)
     invariant(job, start)
 
@@ -56,7 +56,7 @@ def test_a_killed_master_leaves_running_jobs_alone_and_a_deploy_works_after_its_
     at_another_point_of_the_batch(seed)
     began = time.monotonic()
     servers.supervisor.signal("spark-master", "KILL")
-    wait_for(lambda: servers.supervisor.program("spark-master").pid not in (0, before), 60, "a new master")
+    wait_for(lambda: servers.supervisor.program("spark-master").pid not in (0, before), 180, "a new master")
     ready.wait("spark-master", ready.master, servers.layout, 120)
     recovered(began)
     assert jobs.lease(job.store, job.name).epoch == start.epoch  # the same driver all the time
@@ -75,9 +75,9 @@ def test_every_process_of_the_cluster_is_killed_at_once(job, servers, seed, reco
     for process in spark:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
-    wait_for(lambda: works_again(job, start.epoch), 300, "the job at work again")
+    wait_for(lambda: works_again(job, start.epoch), 900, "the job at work again")
     recovered(began)
-    invariant(job, start, 200)
+    invariant(job, start)
 
 
 def is_spark(process: psutil.Process) -> bool:

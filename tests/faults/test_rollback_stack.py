@@ -80,7 +80,7 @@ def test_a_version_that_goes_wrong_in_its_probation_gives_way_to_the_old_one(bad
     assert told.index("events again") < told.index("Undo step dismiss") < told.index("It cost:")
     receipt = receipts.read(job.store, job.name, name)
     assert receipt.cost["again"]["avg_1s"] > 0
-    wait_for(lambda: works_again(job, start.epoch), 90, "the old version at work")
+    wait_for(lambda: works_again(job, start.epoch), 270, "the old version at work")
     invariant(job, start)
 
 
@@ -91,7 +91,7 @@ def test_a_rollback_by_hand_runs_the_old_artifact_again_and_every_event_counts_o
     wanted = "v2" if old.version == "v1" else "v1"
     snapshot = f"by-hand-{uuid.uuid4().hex[:4]}"
     operator.run("upgrade_job", job.name, version=wanted, snapshot=snapshot)
-    job.caught_up(120)
+    job.caught_up(360)
     ask = Request(runbook="rollback_job", job=job.name)
     said = len(operator.said)
     price = operator.engine().preview(ask, Owner(kind="cli", user="tester"))["cost"]
@@ -117,14 +117,14 @@ def test_a_job_that_lost_an_object_fails_clearly_and_is_restored(job, operator):
     start = mark(job)
     kept = f"kept-{uuid.uuid4().hex[:4]}"
     operator.run("snapshot_job", job.name, snapshot=kept)
-    job.caught_up(60)
+    job.caught_up(180)
     old = job.record()
     prefix = checkpoints.current_epoch_prefix(job.store, job.name, old.deployment)
     job.root.delete([f"{prefix}avg_1s/metadata"])
     for process in drivers(job.name):
         with contextlib.suppress(psutil.NoSuchProcess):  # one may take the other with it
             process.kill()
-    wait_for(lambda: (job.status() or None) and job.status().state is State.FAILED, 180, "the job's failure")
+    wait_for(lambda: (job.status() or None) and job.status().state is State.FAILED, 540, "the job's failure")
     assert "metadata" in job.status().reason
     said = len(operator.said)
     done = operator.run("restore_job", job.name, snapshot=kept)

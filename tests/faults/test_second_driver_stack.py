@@ -58,32 +58,32 @@ def job(stack, operator, tmp_path_factory) -> Iterator[FreshJob]:
     yield job
     if job.record().desired == "running":
         operator.run("cancel_job", job.name)
-    wait_for(lambda: not pythons(job.name), 60, "the end of both drivers")
+    wait_for(lambda: not pythons(job.name), 180, "the end of both drivers")
 
 
 @pytest.mark.timeout(1800)
 def test_the_second_driver_takes_over_when_the_first_is_killed(job, operator):
     with job.trades():
         operator.run("deploy_job", job.name, version="pair")
-        job.caught_up(120)
-        wait_for(lambda: started(once(operator)), 90, "a second driver started")
+        job.caught_up(360)
+        wait_for(lambda: started(once(operator)), 270, "a second driver started")
         assert not started(once(operator))  # one is enough, be it on the worker of the first, which the next line mends
-        wait_for(lambda: apart(operator, job), 600, "a warm second driver on another worker")
+        wait_for(lambda: apart(operator, job), 1800, "a warm second driver on another worker")
         start, spare, first = mark(job), second(job), job.status()
         assert spare is not None
         assert first is not None
         (victim,) = [item for item in pythons(job.name) if item.pid == first.pid]
         victim.kill()
-        wait_for(lambda: works_again(job, start.epoch), 120, "the second driver at work")
+        wait_for(lambda: works_again(job, start.epoch), 360, "the second driver at work")
         now = job.status()
         assert now is not None
         assert now.holder == spare.holder
         assert jobs.lease(job.store, job.name).launch == job.record().launch
         # The master starts the killed one again: it finds the other at work, and is now the second.
-        wait_for(lambda: (found := second(job)) and found.holder != spare.holder, 120, "the other way round")
-        job.caught_up(120)
+        wait_for(lambda: (found := second(job)) and found.holder != spare.holder, 360, "the other way round")
+        job.caught_up(360)
         report = recount_job(job.settings, job.store, job.name, since=start.since)
         assert report.clean, report.reason
         operator.run("cancel_job", job.name)
-        wait_for(lambda: not pythons(job.name), 60, "the end of both drivers")
+        wait_for(lambda: not pythons(job.name), 180, "the end of both drivers")
     assert second(job) is None

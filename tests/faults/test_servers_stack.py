@@ -30,7 +30,7 @@ def test_the_object_store_is_away(job, operator, servers, recovered):
         servers.start("minio")
     began = time.monotonic()
     written = job.end()
-    wait_for(lambda: works_again(job) and job.read() >= written, 180, "the job at work again")
+    wait_for(lambda: works_again(job) and job.read() >= written, 540, "the job at work again")
     recovered(began)
     assert (job.record().launch, job.record().deployment) == (before.launch, before.deployment)
     invariant(job, start)
@@ -40,9 +40,9 @@ def test_a_killed_broker_comes_back_and_nothing_is_lost(job, servers, recovered)
     start = mark(job)
     began = time.monotonic()
     servers.kill("kafka")
-    wait_for(lambda: job.end() > start.since["trades"]["0"] + 2000, 90, "new trades")
+    wait_for(lambda: job.end() > start.since["trades"]["0"] + 2000, 270, "new trades")
     written = job.end()
-    wait_for(lambda: works_again(job) and job.read() >= written, 120, "the job at work again")
+    wait_for(lambda: works_again(job) and job.read() >= written, 360, "the job at work again")
     recovered(began)
     invariant(job, start)
 
@@ -52,14 +52,14 @@ def test_influxdb_is_away(job, servers, recovered):
     servers.stop("influxd")
     until = time.monotonic() + OUTAGE_S
     try:
-        wait_for(lambda: job.status().state == State.RECOVERING, 30, "the job saying that it waits")
+        wait_for(lambda: job.status().state == State.RECOVERING, 90, "the job saying that it waits")
         assert "InfluxDB" in job.status().reason
         wait_for(lambda: time.monotonic() > until, OUTAGE_S + 1, "the end of the outage")
     finally:
         servers.start("influxd")
     began = time.monotonic()
     written = job.end()
-    wait_for(lambda: works_again(job) and job.read() >= written, 120, "the job at work again")
+    wait_for(lambda: works_again(job) and job.read() >= written, 360, "the job at work again")
     recovered(began)
     now = job.status()
     assert now.epoch == start.epoch  # batches were retried; no driver had to die for it

@@ -68,7 +68,7 @@ def test_full_disks_of_workers_fail_loudly_and_the_job_goes_on_when_there_is_spa
         said.append(job.status())
         return said[-1].state is not State.RUNNING and bool(said[-1].reason)
 
-    wait_for(complains, 180, "a job that says why it does not work")
+    wait_for(complains, 540, "a job that says why it does not work")
     assert said[-1].state not in FINAL or said[-1].state is State.FAILED
     snapshots.verify(job.store, snapshots.load(job.store, job.name, kept))
     for place in small_disks:
@@ -76,5 +76,5 @@ def test_full_disks_of_workers_fail_loudly_and_the_job_goes_on_when_there_is_spa
     if job.status().state is State.FAILED:  # it gave up, and said so: somebody has to start it
         operator.run("cancel_job", job.name)
         operator.run("start_job", job.name)
-    wait_for(lambda: works_again(job), 240, "the job at work again")
+    wait_for(lambda: works_again(job), 720, "the job at work again")
     invariant(job, start)

@@ -40,7 +40,7 @@ def wrong_clock(request, servers, operator, job) -> Iterator[str]:
 
 def test_order_comes_from_epochs_and_not_from_clocks(job, operator, stack, wrong_clock):
     nodes = SupervisedNodes(stack)
-    wait_for(lambda: sum(w.state == "ALIVE" for w in nodes.master().workers) >= 2, 60, "both members")
+    wait_for(lambda: sum(w.state == "ALIVE" for w in nodes.master().workers) >= 2, 180, "both members")
     start = mark(job)
     on_cluster(operator, "scale_cluster", size=1, nodes=[OTHER])  # everything moves to the other node
     assert hosting(job, nodes) == NODE

@@ -35,9 +35,9 @@ def test_a_live_snapshot_restored_elsewhere_continues_exactly(job, other, operat
     try:
         # The recount of what began after the snapshot, from the ledger ...
         since = manifest.stages["avg_1s"].offsets
-        wait_for(lambda: watermark(other, "avg_1s") > manifest.stages["avg_1s"].watermark_ms + 10_000, 90, "windows")
+        wait_for(lambda: watermark(other, "avg_1s") > manifest.stages["avg_1s"].watermark_ms + 10_000, 270, "windows")
         other_end = job.end()
-        wait_for(lambda: other.read() >= other_end, 90, "the fork catching up")
+        wait_for(lambda: other.read() >= other_end, 270, "the fork catching up")
         report = recount_job(other.settings, other.store, other.name, since=since)
         assert report.clean, (report.reason, [item.examples for item in report.measurements])
         # ... and the windows that were open in it, whose state only the snapshot had: equal to what the first job,
@@ -60,5 +60,5 @@ def test_a_live_snapshot_restored_elsewhere_continues_exactly(job, other, operat
     for version in ("v1", "v2"):
         with pytest.raises(RefusedError, match="from_scratch"):
             operator.run("deploy_job", other.name, version=version)
-    wait_for(lambda: not pythons(other.name), 60, "the end of the fork's driver")
+    wait_for(lambda: not pythons(other.name), 180, "the end of the fork's driver")
     assert len(pythons(job.name)) == 1

@@ -71,7 +71,7 @@ def test_version_2_processes_only_what_came_after_the_snapshot(stack: Settings, 
     job, operator = Transactions(stack, tmp_path), Operator(stack)
     job.send("transaction-1", "transaction-2", "transaction-3")
     operator.run("deploy_job", job.name, version="v1")
-    wait_for(lambda: job.logged("V1") == expected("v1", 1, 2, 3), 60, "transactions 1 to 3")
+    wait_for(lambda: job.logged("V1") == expected("v1", 1, 2, 3), 180, "transactions 1 to 3")
 
     operator.run("snapshot_job", job.name, snapshot="snapshot-transaction", cancel=True)
     record = jobs.record(job.store, job.name)
@@ -82,13 +82,13 @@ def test_version_2_processes_only_what_came_after_the_snapshot(stack: Settings, 
     with pytest.raises(RefusedError, match=r"snapshot-transaction.*from_scratch"):  # never by omission
         operator.run("deploy_job", job.name, version="v2")
     second = operator.run("deploy_job", job.name, version="v2", from_snapshot="snapshot-transaction")
-    wait_for(lambda: len(job.logged("V2")) >= 2, 60, "transactions 4 and 5")
+    wait_for(lambda: len(job.logged("V2")) >= 2, 180, "transactions 4 and 5")
     assert job.logged("V1") == expected("v1", 1, 2, 3)
     assert job.logged("V2") == expected("v2", 4, 5)
 
     operator.run("cancel_job", job.name)
     again = operator.run("deploy_job", job.name, version="v2", from_scratch=True)
-    wait_for(lambda: len(job.logged("V2", again.id)) >= 5, 60, "all transactions again")
+    wait_for(lambda: len(job.logged("V2", again.id)) >= 5, 180, "all transactions again")
     assert job.logged("V2", again.id) == expected("v2", 1, 2, 3, 4, 5)
     assert job.logged("V2", second.id) == expected("v2", 4, 5)
 

@@ -91,7 +91,7 @@ def test_thousands_of_symbols_trade_on_request(stack: Settings, ledger: Ledger, 
 
 def test_sigterm_loses_nothing_and_the_next_start_continues(stack: Settings, ledger: Ledger, topic: str) -> None:
     process = start(stack, topic)
-    wait_for(lambda: written(ledger, topic) > 5000, 30, "writing")
+    wait_for(lambda: written(ledger, topic) > 5000, 90, "writing")
     process.send_signal(signal.SIGTERM)
     assert process.wait(30) == 0
     first = written(ledger, topic)
@@ -104,7 +104,7 @@ def test_a_killed_generator_continues_behind_what_it_wrote_even_with_foreign_rec
     stack: Settings, ledger: Ledger, topic: str
 ) -> None:
     process = start(stack, topic)
-    wait_for(lambda: written(ledger, topic) > 5000, 30, "writing")
+    wait_for(lambda: written(ledger, topic) > 5000, 90, "writing")
     process.kill()
     process.wait(30)
     first = written(ledger, topic)
@@ -122,12 +122,12 @@ def test_after_a_kill_of_the_broker_the_topic_is_the_sequence(stack: Settings, l
     port = int(stack.kafka_bootstrap_servers.rsplit(":", 1)[1])
     process = start(stack, topic, "--count", "100000")
     for least in (5_000, 30_000):
-        wait_for(lambda least=least: written(ledger, topic) > least, 60, f"writing trade {least}")
+        wait_for(lambda least=least: written(ledger, topic) > least, 180, f"writing trade {least}")
         brokers = [c.pid for c in psutil.net_connections("tcp") if c.status == "LISTEN" and c.laddr.port == port]
         assert brokers
         assert brokers[0]
         os.kill(brokers[0], signal.SIGKILL)  # the supervisor starts it again
-        wait_for(lambda pid=brokers[0]: not psutil.pid_exists(pid), 30, "the kill")
+        wait_for(lambda pid=brokers[0]: not psutil.pid_exists(pid), 90, "the kill")
     output, _ = process.communicate(timeout=120)
     assert process.returncode == 0, output
     assert_topic_is_the_sequence(ledger, topic, 1, 100_000)

@@ -86,7 +86,7 @@ def test_an_archive_is_restored_on_a_second_empty_stack_and_goes_on_exactly(stac
         operator.run("snapshot_job", job.name, snapshot="moves", cancel=True)
         taken = snapshots.load(job.store, job.name, "moves")
         wanted = job.end() + 20_000
-        wait_for(lambda: job.end() >= wanted, 60, "trades after the snapshot")
+        wait_for(lambda: job.end() >= wanted, 180, "trades after the snapshot")
     archive = tmp_path / "moves.tar"
     assert "objects" in streamops(second.first_home, "snapshots", "export", f"{job.name}/moves", str(archive))
     assert copied(stack, second.settings, job.name) >= wanted
@@ -96,7 +96,7 @@ def test_an_archive_is_restored_on_a_second_empty_stack_and_goes_on_exactly(stac
     there = replace(job, settings=second.settings, store=ObjectStore(second.settings))
     away = Operator(second.settings)
     away.run("deploy_job", job.name, version="v2", from_snapshot="moves")
-    there.caught_up(200)
+    there.caught_up(600)
     assert works_again(there)
     after = {name: stage.watermark_ms or 0 for name, stage in taken.stages.items()}
     report = recount_job(second.settings, there.store, job.name, after=after)

@@ -66,15 +66,15 @@ def test_the_map_shows_moves_and_finds_what_the_store_holds(stack: Settings, pag
     fleet = Fleet(stack)
     first = fleet.drive(0.5)
     page.driver.get(f"{stack.airflow_url}/fleet/?measurement={fleet.measurement}")
-    wait_for(lambda: shown(page) == {vin: (p.latitude, p.longitude) for vin, p in first.items()}, 60, "all vehicles")
+    wait_for(lambda: shown(page) == {vin: (p.latitude, p.longitude) for vin, p in first.items()}, 180, "all vehicles")
     assert page.driver.find_element(By.ID, "count").text == "60 vehicles"
 
     second = fleet.drive(0.5)
-    wait_for(lambda: shown(page) == {vin: (p.latitude, p.longitude) for vin, p in second.items()}, 60, "their moves")
+    wait_for(lambda: shown(page) == {vin: (p.latitude, p.longitude) for vin, p in second.items()}, 180, "their moves")
     vin = fleet.vehicles["beta"][7].vin
     page.driver.find_element(By.ID, "search").send_keys(vin.lower())
     rows = "#track tbody tr"
-    wait_for(lambda: len(page.driver.find_elements(By.CSS_SELECTOR, rows)) == 2, 30, "the vehicle's pings")
+    wait_for(lambda: len(page.driver.find_elements(By.CSS_SELECTOR, rows)) == 2, 90, "the vehicle's pings")
     assert page.driver.find_element(By.ID, "vin").text == vin
     script = "return [...document.querySelectorAll(arguments[0])].map(cell => cell.textContent)"
     newest = page.driver.execute_script(script, f"{rows}:first-child td")  # at once: the rows are made anew every 2 s
