@@ -38,9 +38,8 @@ RUN apt-get update \
 ENV XDG_CACHE_HOME=/opt/cache PIP_NO_CACHE_DIR=1
 WORKDIR /opt/streamops
 COPY include/stack/install.py include/stack/builds.py include/stack/__init__.py include/stack/
-COPY requirements.lock include/stack/compose/requirements.txt ./
-RUN python3 include/stack/install.py --parts python \
- && .venv/bin/python -m pip install --no-deps --no-compile -r requirements.txt
+COPY requirements.lock ./
+RUN python3 include/stack/install.py --parts python
 # Compiled once here: nobody may write there later, and every start would compile again. Nothing changes there either,
 # so Python need not look at the sources' times. Some packages carry examples of broken sources: those fail, rightly.
 RUN .venv/bin/python -m compileall -q -j 0 --invalidation-mode unchecked-hash .venv/lib || true

@@ -130,6 +130,26 @@ COMPOSE = GoServer(
 ALL: tuple[GoServer | Jars, ...] = (MINIO, INFLUXD, KAFKA, SPARK_JARS)
 
 
+POSTGRES_WHEEL = "pgserver==0.1.4"
+
+
+def postgres_wheel() -> Path:
+    """Where the cache has the wheel with PostgreSQL, whether it is there or not."""
+    return cache() / POSTGRES_WHEEL.replace("==", "-")
+
+
+def postgres() -> dict[str, Path]:
+    """The folders of PostgreSQL's programs on this machine, by major release: Debian's, and that of a Python wheel."""
+    places = [postgres_wheel() / "pgserver" / "pginstall" / "bin", *Path("/usr/lib/postgresql").glob("*/bin")]
+    found = (place for place in places if all(os.access(place / name, os.X_OK) for name in ("postgres", "initdb")))
+    return {_release(place): place for place in found}
+
+
+def _release(place: Path) -> str:
+    told = subprocess.run([place / "postgres", "--version"], capture_output=True, text=True, check=True).stdout
+    return told.split()[2].split(".")[0]  # "postgres (PostgreSQL) 15.18 (Debian ...)"
+
+
 def java() -> str:
     """The Java to run servers with."""
     home = os.environ.get("JAVA_HOME")

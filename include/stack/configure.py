@@ -11,7 +11,7 @@ from pathlib import Path
 
 import yaml
 
-from stack import builds
+from stack import builds, postgres
 from stack.layout import REPOSITORY, Layout
 from stack.private import render_pairs, write_private
 from stack.programs import SPARE_WORKERS, WORKER_CORES, WORKERS, common_environment, kafka_jars
@@ -195,7 +195,7 @@ def airflow(layout: Layout, pairs: dict[str, str]) -> None:
         },
         "api": {"base_url": url, "secret_key": pairs["AIRFLOW_SECRET_KEY"], "workers": 1, "instance_name": "StreamOps"},
         "api_auth": {"jwt_secret": pairs["AIRFLOW_JWT_SECRET"]},
-        "database": {"sql_alchemy_conn": pairs.get("AIRFLOW_DATABASE") or f"sqlite:///{layout.airflow}/airflow.db"},
+        "database": {"sql_alchemy_conn": pairs.get("AIRFLOW_DATABASE") or postgres.url(layout, pairs)},
         "logging": {"base_log_folder": layout.airflow / "logs"},
         "dag_processor": {"refresh_interval": 15, "min_file_process_interval": 300, "parsing_processes": 1},
         # A scheduler that dies is replaced within seconds; the tasks it leaves behind are noticed soon after.

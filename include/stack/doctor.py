@@ -27,7 +27,7 @@ class Finding:
 def doctor(home: Path | str | None = None) -> list[Finding]:
     """Look at everything a stack needs."""
     layout = Layout.find(home)
-    found = [_python(), _java(), _packages(), *(_server(server) for server in builds.ALL), _spark()]
+    found = [_python(), _java(), _packages(), *(_server(server) for server in builds.ALL), _postgres(), _spark()]
     return [*found, _space(layout), _memory(), _ports(layout)]
 
 
@@ -44,6 +44,12 @@ def _java() -> Finding:
         return Finding("Java", False, f"'{builds.java()}' does not run; {install}")
     version = answer.stderr.splitlines()[0] if answer.stderr else "unknown"
     return Finding("Java", '"17.' in version or '"21.' in version, f"{version}; needed: 17 or 21")
+
+
+def _postgres() -> Finding:
+    found = builds.postgres()
+    told = ", ".join(f"{release} in {place}" for release, place in found.items())
+    return Finding("PostgreSQL", bool(found), told or "not installed; run 'make setup'")
 
 
 def _packages() -> Finding:

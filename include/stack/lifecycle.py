@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from stack import builds, configure, ports, ready, supervision
+from stack import builds, configure, ports, postgres, ready, supervision
 from stack.layout import Layout
 from stack.private import prepare_env, read_pairs
 from stack.programs import AIRFLOW, FLEET, GENERATOR, SPARE_WORKERS, WORKERS, Traffic
@@ -59,6 +59,7 @@ def up(home: Path | str | None = None, *, generator: bool = True, say: Say = pri
         if supervisor is None:
             _end_leftovers(layout, say)
             ports.check(layout)
+            postgres.prepare(layout)
             try:
                 pairs = prepare_env(layout, builds.spark_home())
             except builds.BuildError as error:
@@ -180,6 +181,8 @@ def _start_all(layout: Layout, supervisor: Supervisor, say: Say) -> None:
         return f"spark master and {len(members)} workers"
 
     def airflow() -> str:
+        postgres.initialise(layout, read_pairs(layout.env_file))
+        server("postgres", postgres.probe, 90)
         configure.migrate_airflow(layout)
         for name in AIRFLOW:
             supervision.connect(layout).start(name, wait=False)
@@ -220,9 +223,11 @@ def processes(layout: Layout) -> Iterator[psutil.Process]:
 
 
 def _belongs(process: psutil.Process, layout: Layout) -> bool:
+    # PostgreSQL and Airflow write titles over their environment. The first may be another user's, which hides the rest.
+    if any(postgres.name(layout) in word for word in process.cmdline()):
+        return True
     if process.environ().get("STREAMOPS_STACK") == str(layout.home):
         return True
-    # Airflow writes its title over the environment; what is left to know it by is where it runs.
     title = (process.cmdline() or [""])[0]
     return bool(title.startswith("airflow") and process.cwd() == str(layout.run))
 

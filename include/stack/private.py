@@ -49,6 +49,7 @@ def generated() -> dict[str, str]:
         "SNAPSHOT_KEYS": f"k{secrets.token_hex(3)}:{secrets.token_hex(32)}",
         "INFLUX_PASSWORD": token(),
         "INFLUX_TOKEN": token(),
+        "POSTGRES_PASSWORD": secrets.token_hex(16),
         "AIRFLOW_PASSWORD": secrets.token_urlsafe(12),
         "AIRFLOW_SECRET_KEY": token(),
         "AIRFLOW_JWT_SECRET": secrets.token_urlsafe(48),

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from stack import builds
+from stack import builds, postgres
 from stack.layout import REPOSITORY, Layout
 from streamops import jvm
 from streamops.errors import NotFoundError
@@ -32,6 +32,7 @@ class Program:
     stop_seconds: int = 15
     whole_group: bool = True  # stop its children as well; never for a worker, whose children are the drivers
     restart: str = "true"
+    stop_signal: str = "TERM"
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,7 @@ def programs(layout: Layout, traffic: Traffic) -> tuple[Program, ...]:
         _kafka(layout),
         _minio(layout),
         _influxd(layout),
+        _postgres(layout),
         master(layout),
         *(worker(layout, number) for number in range(1, len(WORKERS + SPARE_WORKERS) + 1)),
         *airflow(layout),
@@ -119,6 +121,15 @@ def _influxd(layout: Layout) -> Program:
         "--log-level=warn",
     )
     return Program("influxd", command, {"GOMEMLIMIT": "900MiB"})
+
+
+def _postgres(layout: Layout) -> Program:
+    return Program(
+        "postgres",
+        postgres.command(layout),
+        stop_signal="INT",  # ends connections instead of waiting for their end
+        whole_group=False,  # it ends its own children in order
+    )
 
 
 def spark_environment(layout: Layout) -> dict[str, str]:

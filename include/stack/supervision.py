@@ -136,6 +136,7 @@ def _section(layout: Layout, program: Program, common: Mapping[str, str], change
             "autorestart": program.restart,
             "startsecs": "1",
             "startretries": "10",
+            "stopsignal": program.stop_signal,
             "stopwaitsecs": str(program.stop_seconds),
             "stopasgroup": group,
             "killasgroup": group,

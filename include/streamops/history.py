@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 
 BY_THEMSELVES = ("reconcile", "scheduled_snapshots")
-_BATCH = 2000  # rows that are deleted at once; nothing else is written to SQLite meanwhile
+_BATCH = 2000  # rows that are deleted at once
 
 
 def clean_command(python: str, before: datetime) -> tuple[str, ...]:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
-import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import psycopg2
 import pytest
 
 from runbooks import at_work, log, run_to_end
+from stack import postgres
 from stack.layout import Layout
+from stack.private import read_pairs
 from streamops.adapters.airflow import Airflow, Run
 from streamops.errors import NotFoundError
 from streamops.settings import Settings
@@ -21,26 +24,38 @@ pytestmark = [pytest.mark.stack, pytest.mark.full]
 DAYS = 20
 
 
-def aged(airflow_home: Path, run: Run) -> Path:
+@contextmanager
+def database(layout: Layout) -> Iterator[Any]:
+    """A cursor in Airflow's database."""
+    secret = read_pairs(layout.env_file)["POSTGRES_PASSWORD"]
+    connection = psycopg2.connect(
+        host=str(postgres.host(layout)), user=postgres.USER, dbname=postgres.DATABASE, password=secret
+    )
+    try:
+        with connection, connection.cursor() as cursor:
+            yield cursor
+    finally:
+        connection.close()
+
+
+def aged(layout: Layout, run: Run) -> Path:
     """Let a run have begun 20 days ago; returns the directory of its logs."""
-    with closing(sqlite3.connect(airflow_home / "airflow.db", timeout=30)) as database, database:
-        past = f"-{DAYS} days"
+    with database(layout) as cursor:
         for table, column in (("dag_run", "start_date"), ("log", "dttm")):
-            database.execute(
-                f"UPDATE {table} SET {column} = strftime('%Y-%m-%d %H:%M:%f', {column}, ?) WHERE run_id = ?",
-                (past, run.run_id),
+            cursor.execute(
+                f"UPDATE {table} SET {column} = {column} - %s * interval '1 day' WHERE run_id = %s", (DAYS, run.run_id)
             )
-    logs = airflow_home / "logs" / f"dag_id={run.dag_id}" / f"run_id={run.run_id}"
+    logs = layout.airflow / "logs" / f"dag_id={run.dag_id}" / f"run_id={run.run_id}"
     then = time.time() - DAYS * 86400
     for path in (logs, *logs.rglob("*")):
         os.utime(path, (then, then))
     return logs
 
 
-def rows(airflow_home: Path, table: str, run: Run) -> int:
-    with closing(sqlite3.connect(airflow_home / "airflow.db", timeout=30)) as database:
-        found = database.execute(f"SELECT count(*) FROM {table} WHERE run_id = ?", (run.run_id,))
-        return int(found.fetchone()[0])
+def rows(layout: Layout, table: str, run: Run) -> int:
+    with database(layout) as cursor:
+        cursor.execute(f"SELECT count(*) FROM {table} WHERE run_id = %s", (run.run_id,))
+        return int(cursor.fetchone()[0])
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +65,7 @@ def schedule(stack: Settings) -> Iterator[None]:
 
 
 def test_old_runs_of_what_runs_by_itself_go_and_the_audit_stays(airflow: Airflow) -> None:
-    home = Layout.find(os.environ["STREAMOPS_HOME"]).airflow
+    home = Layout.find(os.environ["STREAMOPS_HOME"])
     old = run_to_end(airflow, "scheduled_snapshots", {})
     audited = run_to_end(airflow, "start_job", {"job": "no-such-job"})
     new = run_to_end(airflow, "scheduled_snapshots", {})

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 
 import pytest
 
 from runbooks import housekept, paused
-from stack import lifecycle
+from stack import lifecycle, postgres
 from stack.programs import AIRFLOW
 from streamops import jobs
 from streamops.adapters.airflow import Airflow
@@ -33,10 +34,10 @@ def test_without_its_database_airflow_begins_anew_and_nothing_else_is_lost(stack
     launch, before = job.record().launch, job.status()
     for name in AIRFLOW:
         servers.supervisor.stop(name)
-    database = servers.layout.airflow / "airflow.db"
-    assert database.is_file()
-    for path in database.parent.glob("airflow.db*"):
-        path.unlink()
+    servers.supervisor.stop("postgres")
+    data = postgres.directory(servers.layout)
+    assert (data / "PG_VERSION").is_file()
+    shutil.rmtree(data)
     assert done.id in shown("operations", job.name)
     assert done.id in shown("receipts", job.name)
     assert job.name in shown("jobs")

@@ -32,14 +32,13 @@ PAGES = {
     "MinIO": (_HERE.page("minio-console"), f"{PREFIX}MINIO_ROOT_USER", "MINIO_ROOT_PASSWORD"),
     "InfluxDB": (_HERE.page("influxd"), "admin", "INFLUX_PASSWORD"),
 }
-_ONLY_HERE = ("POSTGRES_PASSWORD", "GRAFANA_PASSWORD")  # of servers that the local stack does not have
 Say = Callable[[str], None]
 
 
 def write_secrets(path: Path = ENV) -> None:
     """Write the private file that Compose takes the containers' secrets from; those that it has are kept."""
     kept = read_pairs(path)
-    wanted = generated() | {name: secrets.token_hex(16) for name in _ONLY_HERE}
+    wanted = generated() | {"GRAFANA_PASSWORD": secrets.token_hex(16)}  # which the local stack does not have
     fresh = {f"{PREFIX}{name}": value for name, value in wanted.items()}
     write_private(path, render_pairs("Private: secrets of the containers.", fresh | kept))
 
