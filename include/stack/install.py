@@ -29,9 +29,11 @@ REPOSITORY = builds.VENV.parent
 LOCK = REPOSITORY / "requirements.lock"
 SERVERS = {server.name: server for server in builds.ALL}
 PACKAGES, CHECKOUT = "python", "streamops"  # what the lock names; this checkout among them, and SPARK_HOME
-DEFAULT = (PACKAGES, CHECKOUT, *SERVERS)
+DATABASE = "postgres"  # installed, not built
+DEFAULT = (PACKAGES, CHECKOUT, *SERVERS, DATABASE)
 EXTRA = {builds.COMPOSE.name: builds.COMPOSE}  # built only where it is asked for
 COMPILERS = ("pkg-config", "clang", "libclang-dev", "protobuf-compiler")  # what building influxd needs
+POSTGRES, NO_CLUSTER = "postgresql", "/etc/postgresql-common/createcluster.d/streamops.conf"
 BROWSER = ("chromium", "chromium-driver")  # what the tests of the Airflow page need
 TOOLS = {
     "go": "Go 1.26 builds minio and influxd (or name built ones with STREAMOPS_MINIO and STREAMOPS_INFLUXD)",
@@ -99,6 +101,7 @@ def _set_up(parts: Sequence[str], browser: bool) -> bool:
     _tools(missing, runs=CHECKOUT in parts)
     _refuse([*packages, *(BROWSER if browser else ())])
     installed = debian_packages(packages)  # before the builds, which need them; the browser's come beside
+    installed = _debian_postgres(parts) or installed
     logs = builds.cache() / "log"
     logs.mkdir(exist_ok=True)
     with ThreadPoolExecutor() as pool:
@@ -107,6 +110,7 @@ def _set_up(parts: Sequence[str], browser: bool) -> bool:
         jobs = [python, jars]
         jobs.append(pool.submit(_build, [server for server in missing if isinstance(server, builds.GoServer)], logs))
         jobs.append(pool.submit(debian_packages, BROWSER if browser else ()))
+        jobs.append(pool.submit(_postgres_wheel, parts, python, logs))
         if CHECKOUT in parts:
             jobs.append(pool.submit(_spark, (python, jars), logs))
         changed = any(_results(jobs))
@@ -252,6 +256,40 @@ def debian_packages(names: Sequence[str]) -> bool:
     with _Heartbeat(f"system packages ({' '.join(lacking)}): installing"), log.open("w") as output:
         builds.run([*_sudo(), "apt-get", "update"], REPOSITORY, environment, output)
         builds.run([*_sudo(), *_apt(lacking)], REPOSITORY, environment, output)
+    return True
+
+
+def _debian_postgres(parts: Sequence[str]) -> bool:
+    """Install Debian's PostgreSQL where there is none, if that is allowed.
+
+    Its package would make and start a server for the whole machine; a file says no while it is installed.
+    """
+    if DATABASE not in parts or builds.postgres():
+        return False
+    try:
+        _refuse([POSTGRES])
+    except builds.BuildError:
+        if os.geteuid() == 0:  # the server does not run as root, and root's cache is closed to other users
+            raise
+        return False
+    write = [*_sudo(), "install", "-D", "-m", "644", "/dev/stdin", NO_CLUSTER]
+    subprocess.run(write, input="create_main_cluster = false\n", text=True, check=True)
+    try:
+        return debian_packages([POSTGRES])
+    finally:
+        subprocess.run([*_sudo(), "rm", "-f", NO_CLUSTER], check=True)
+
+
+def _postgres_wheel(parts: Sequence[str], python: Future[bool], logs: Path) -> bool:
+    """PostgreSQL from a Python wheel, where Debian's is not and may not be installed."""
+    if DATABASE not in parts or builds.postgres():
+        return False
+    python.result()  # which has pip
+    # The programs in it have nothing to do with Python: there is no wheel for the newest, and any other will do.
+    which = ["--no-deps", "--only-binary=:all:", "--python-version=3.12", "--target", str(builds.postgres_wheel())]
+    pip = [str(builds.VENV / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "install"]
+    with _Heartbeat("PostgreSQL: installing"), (logs / "pip-postgres.log").open("w") as output:
+        builds.run([*pip, *which, builds.POSTGRES_WHEEL], REPOSITORY, dict(os.environ), output)
     return True
 
 
