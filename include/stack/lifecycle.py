@@ -182,7 +182,8 @@ def _start_all(layout: Layout, supervisor: Supervisor, say: Say) -> None:
 
     def airflow() -> str:
         postgres.initialise(layout, read_pairs(layout.env_file))
-        server("postgres", postgres.probe, 90)
+        supervision.connect(layout).start("postgres", wait=False)
+        ready.wait("postgres", postgres.probe, layout, 90)
         configure.migrate_airflow(layout)
         for name in AIRFLOW:
             supervision.connect(layout).start(name, wait=False)

@@ -7,6 +7,7 @@ import runpy
 import subprocess
 import sys
 import threading
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from streamops import jvm
 
 def test_everything_that_the_local_stack_runs_is_set_up_by_default() -> None:
     asked = install.arguments([])
-    assert asked.parts == ("python", "streamops", *(server.name for server in builds.ALL))
+    assert asked.parts == ("python", "streamops", *(server.name for server in builds.ALL), "postgres")
     assert not asked.browser
 
 
@@ -181,3 +182,47 @@ def test_what_belongs_to_an_environment_that_is_gone_is_removed(environment: Pat
         (home / "bin").symlink_to(target)
     builds.clear_spark_homes()
     assert [home.exists() for home in (gone, kept, builds.spark_home())] == [False, True, True]
+
+
+def test_debians_postgresql_is_installed_without_a_server_for_the_whole_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    says_no, seen = tmp_path / "createcluster.d" / "streamops.conf", dict[str, str]()
+
+    def packages(names: list[str]) -> bool:
+        seen.update(dict.fromkeys(names, says_no.read_text()))
+        return True
+
+    monkeypatch.setattr(install, "NO_CLUSTER", str(says_no))
+    monkeypatch.setattr(install, "_sudo", lambda: [])
+    monkeypatch.setattr(install, "_refuse", lambda names: None)
+    monkeypatch.setattr(install, "debian_packages", packages)
+    monkeypatch.setattr(builds, "postgres", dict)
+    assert install._debian_postgres(install.DEFAULT)
+    assert seen == {"postgresql": "create_main_cluster = false\n"}
+    assert not says_no.exists()
+    assert not install._debian_postgres(("python", "streamops"))  # as an image asks
+    monkeypatch.setattr(builds, "postgres", lambda: {"15": tmp_path})
+    assert not install._debian_postgres(install.DEFAULT)
+    assert len(seen) == 1
+
+
+def test_where_debians_may_not_be_installed_a_wheel_has_postgresql_unless_it_is_root_who_could_not_share_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(names: list[str]) -> None:
+        raise builds.BuildError("run: sudo apt-get")
+
+    ran: list[list[str]] = []
+    monkeypatch.setattr(install, "_refuse", refuse)
+    monkeypatch.setattr(builds, "postgres", dict)
+    monkeypatch.setattr(builds, "run", lambda command, *_: ran.append(command))
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    python = Future[bool]()
+    python.set_result(False)
+    assert not install._debian_postgres(install.DEFAULT)
+    assert install._postgres_wheel(install.DEFAULT, python, tmp_path)
+    assert [command[-1] for command in ran] == [builds.POSTGRES_WHEEL]
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    with pytest.raises(builds.BuildError, match="run: sudo apt-get"):
+        install._debian_postgres(install.DEFAULT)
