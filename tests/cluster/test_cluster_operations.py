@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from fakes import checks
 from fakes.rig import JOB, Killed, Rig
+from fakes.walk import Walk, killer, points_of
 from streamops import bodies, jobs, keys, locks, receipts, snapshots
 from streamops.cluster import record as cluster_record
 from streamops.errors import LockedError, RefusedError, SnapshotExistsError, StreamOpsError, UnreachableError
@@ -18,11 +20,19 @@ ASKED: dict[str, dict[str, object]] = {
     "restart_cluster": {},
     "scale_cluster": {"size": 1},
 }
+PATIENT_CLUSTER = {"healthy_timeout_s": 300, "stop_timeout_s": 300, "members_timeout_s": 120}
+# One step of each way in which a run that is marked failed ends; ``full`` has all of them.
+KINDS = [
+    ("shutdown_cluster", "stop_jobs"),
+    ("shutdown_cluster", "stop_workers"),
+    ("restart_cluster", "start_master"),
+    ("scale_cluster", "stop_jobs"),
+]
 
 
 def run(rig: Rig, runbook: str, **asked: object) -> Operation:
     owner = rig.owner()
-    values = {"healthy_timeout_s": 90, "stop_timeout_s": 60, "members_timeout_s": 10, **asked}
+    values = {**PATIENT_CLUSTER, **asked}
     return rig.engine().run(request(runbook, **values), owner, f"{runbook}-{rig.count}")
 
 
@@ -188,83 +198,78 @@ def test_a_snapshot_name_that_is_taken_is_refused_before_the_shutdown(rig: Rig) 
     assert rig.nodes.did == []
 
 
-CASES = [
-    pytest.param(runbook, step.name, when, id=f"{runbook}-{step.name}-{when}")
-    for runbook in ASKED
-    for step in plan(runbook)
-    for when in ("before", "after")
-]
-
-
-def killer(step: str, when: str):
-    def at_point(at: str, moment: str) -> None:
-        if (at, moment) == (step, when):
-            raise Killed(f"{when} {step}")
-
-    return at_point
-
-
 def prepared(rig: Rig, runbook: str) -> Request:
     """A job that runs (on the node that will leave), or a cluster that was shut down."""
     deployed(rig)
-    asked = {**ASKED[runbook], "healthy_timeout_s": 90, "stop_timeout_s": 60, "members_timeout_s": 60}
     if runbook == "restart_cluster":
         run(rig, "shutdown_cluster")
+    return asked_of(rig, runbook)
+
+
+def asked_of(rig: Rig, runbook: str, **more: object) -> Request:
+    asked = {**ASKED[runbook], **PATIENT_CLUSTER, **more}
     if runbook == "scale_cluster":
         asked["nodes"] = (hosted_on(rig),)
     return request(runbook, **asked)
 
 
-def assert_free(rig: Rig) -> None:
-    for scope in (JOB, CLUSTER):
-        lock = locks.read(rig.store, scope)
-        assert lock is not None
-        assert lock.value.operation is None, scope
-
-
 @pytest.mark.parametrize("runbook", ASKED)
-def test_every_step_of_the_cluster_has_its_kill_points(rig: Rig, runbook: str) -> None:
-    asked = prepared(rig, runbook)
-    visited: list[tuple[str, str]] = []
-    rig.tasks(rig.engine(lambda step, when: visited.append((step, when))), asked, rig.owner(), "op")
-    assert visited == [(step.name, when) for step in plan(runbook) for when in ("before", "after")]
-
-
-@pytest.mark.full
-@pytest.mark.parametrize(("runbook", "step", "when"), CASES)
-def test_a_killed_operation_of_the_cluster_goes_on_where_it_was(rig: Rig, runbook: str, step: str, when: str) -> None:
+def test_an_operation_of_the_cluster_killed_at_every_point_continues_where_it_was(
+    rig: Rig, runbook: str, seed: int
+) -> None:
     asked, owner = prepared(rig, runbook), rig.owner()
-    with pytest.raises(Killed):
-        rig.tasks(rig.engine(killer(step, when)), asked, owner, "op")
-    rig.tasks(rig.engine(), asked, owner, "op")
+    walk = Walk(rig, seed, CLUSTER)
+    walk.run(lambda engine: rig.tasks(engine, asked, owner, "op"))
+    assert walk.points == points_of(runbook)
     operation = rig.engine().find(CLUSTER, "op")
     assert operation.state == "succeeded"
-    assert_free(rig)
-    launches = [launch for launch, _ in rig.cluster.processes]
-    assert len(launches) == len(set(launches)), "a launch was submitted twice"
+    checks.free(rig, JOB, CLUSTER)
+    checks.submitted_once(rig)
     if runbook == "shutdown_cluster":
         assert rig.nodes.up == set()
         assert cluster_record.read(rig.store).jobs == (JOB,)
-        assert snapshots.load(rig.store, JOB, "evening")
+        checks.snapshot_whole(rig, "evening")
         rig.wait(lambda: not rig.drivers_that_write(), "the end of all drivers")
     else:
         assert len(rig.nodes.up) == (3 if runbook == "restart_cluster" else 2)
-        rig.wait(lambda: rig.drivers_that_write() == [rig.record().launch], "one driver")
+        checks.writes_alone(rig)
         rig.commits_more(windows=1)
     assert rig.recount("a")
 
 
+def test_a_run_marked_failed_leaves_a_working_cluster(rig: Rig) -> None:
+    for runbook, step in KINDS:
+        marked_failed(rig, runbook, [step])
+
+
 @pytest.mark.full
-@pytest.mark.parametrize(("runbook", "step"), [(runbook, step.name) for runbook in ASKED for step in plan(runbook)])
-def test_a_run_marked_failed_anywhere_leaves_a_working_cluster(rig: Rig, runbook: str, step: str) -> None:
-    asked = prepared(rig, runbook)
-    with pytest.raises(Killed):
-        rig.tasks(rig.engine(killer(step, "after")), asked, rig.owner(), "op")
+@pytest.mark.parametrize("runbook", ASKED)
+def test_a_run_marked_failed_anywhere_leaves_a_working_cluster(rig: Rig, runbook: str) -> None:
+    marked_failed(rig, runbook, [step.name for step in plan(runbook)])
+
+
+def marked_failed(rig: Rig, runbook: str, steps: list[str]) -> None:
+    """One operation after the other on the same cluster, each marked failed after the effect of another step."""
+    for step in steps:
+        if not rig.cluster.processes:
+            deployed(rig)
+        if runbook == "restart_cluster":
+            run(rig, "shutdown_cluster")
+        name = f"{runbook}-{step}"
+        more = {"snapshot": name} if runbook == "shutdown_cluster" else {}
+        with pytest.raises(Killed):
+            rig.tasks(rig.engine(killer(step, "after")), asked_of(rig, runbook, **more), rig.owner(), name)
+        left_working(rig, runbook, name)
+        if len(rig.nodes.up) < 3:
+            run(rig, "scale_cluster", size=2)
+
+
+def left_working(rig: Rig, runbook: str, name: str) -> None:
     engine = rig.engine()
-    engine.fail(CLUSTER, "op", "somebody marked the run failed")
-    engine.undo(CLUSTER, "op")
-    engine.release(CLUSTER, "op")
-    operation = engine.find(CLUSTER, "op")
+    engine.fail(CLUSTER, name, "the run was marked failed")
+    engine.undo(CLUSTER, name)
+    engine.release(CLUSTER, name)
+    operation = engine.find(CLUSTER, name)
     assert_job_free(rig)
     if cluster_record.read(rig.store).state != "running":  # what a person would do next
         run(rig, "restart_cluster")
@@ -272,7 +277,7 @@ def test_a_run_marked_failed_anywhere_leaves_a_working_cluster(rig: Rig, runbook
     assert len(rig.nodes.up) == (2 if gone else 3)
     assert not rig.nodes.leaving
     assert rig.record().desired == "running"
-    rig.wait(lambda: rig.drivers_that_write() == [rig.record().launch], "one driver")
+    checks.writes_alone(rig)
     rig.commits_more(windows=1)
     assert rig.recount("a")
     assert jobs.status(rig.store, JOB, rig.record().launch).state is State.RUNNING
