@@ -87,9 +87,9 @@ def test_a_restart_without_a_node_says_which_is_missing_when_told_to_go_on(rig: 
     run(rig, "shutdown_cluster")
     rig.nodes.lost = {"node-2"}
     with pytest.raises(StreamOpsError, match="waiting for node-2"):
-        run(rig, "restart_cluster")
+        run(rig, "restart_cluster", members_timeout_s=10)
     assert cluster_record.read(rig.store).jobs == (JOB,)
-    done = run(rig, "restart_cluster", without_missing=True)
+    done = run(rig, "restart_cluster", without_missing=True, members_timeout_s=10)
     assert done.facts("members")["missing"] == ["node-2"]
     rig.commits_more()
     assert rig.recount("a")

@@ -47,7 +47,7 @@ def gone(rig: Rig, seconds: float = 300) -> None:
     """Nothing of the job writes or is left; what was done with it is still recorded."""
     rig.wait(lambda: not rig.drivers_that_write(), "the end of all drivers", seconds)
     left = {info.key.split("/")[2] for info in rig.store.list(f"jobs/{JOB}/")}
-    assert left == {"lock.json", "operations", "receipts"}
+    assert left == {"lock.json", "operations", "receipts"}, left
     for kind in ("artifacts", "checkpoints", "snapshots"):
         assert not list(rig.store.list(f"{kind}/{JOB}/")), kind
 
@@ -68,7 +68,8 @@ def snapshot_whole(rig: Rig, name: str | None) -> None:
     snapshots.verify(rig.store, manifest)
     root = f"snapshots/{JOB}/data/"
     attempts = {info.key.removeprefix(root).split("/")[0] for info in rig.store.list(root)}
-    assert attempts == {item.attempt for item in snapshots.list(rig.store, JOB)}
+    kept = {item.attempt for item in snapshots.list(rig.store, JOB)}
+    assert attempts == kept, f"exports that are no snapshots: {attempts - kept}"
 
 
 def submitted_once(rig: Rig) -> None:

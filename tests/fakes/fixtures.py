@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -25,13 +26,20 @@ def bucket(object_store_server: Settings) -> Settings:
     return object_server.fresh_bucket(object_store_server)
 
 
-@pytest.fixture
-def rig(bucket: Settings, tmp_path: Path) -> Iterator[Rig]:
-    """A job ``sums`` with versions v1 (stage a) and v2 (stages a and b)."""
-    found = Rig(bucket, tmp_path)
+@contextmanager
+def made_rig(server: Settings, directory: Path) -> Iterator[Rig]:
+    """A job ``sums`` with versions v1 (stage a) and v2 (stages a and b), in a bucket of its own."""
+    found = Rig(object_server.fresh_bucket(server), directory)
     found.publish("v1", ("a",))
     found.publish("v2", ("a", "b"))
     try:
         yield found
     finally:
         found.cluster.end()
+
+
+@pytest.fixture
+def rig(object_store_server: Settings, tmp_path: Path) -> Iterator[Rig]:
+    """A rig of the test's own."""
+    with made_rig(object_store_server, tmp_path) as found:
+        yield found

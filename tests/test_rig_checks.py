@@ -1,0 +1,198 @@
+"""The checks that tests on the rig end with can fail: what each of them has to find is planted here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fakes import checks
+from fakes.driver import WINDOW, point_key
+from fakes.fixtures import made_rig
+from fakes.rig import JOB, Killed, Rig
+from fakes.walk import killer
+from streamops import jobs, keys, snapshots
+from streamops.errors import SnapshotRefusedError, StreamOpsError
+from streamops.operations import Request
+from streamops.settings import Settings
+
+SOON_S = 1.0  # a wait that is to fail
+
+
+@pytest.fixture(scope="module")
+def running(object_store_server: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    """One job at work with a snapshot; what a test plants, it takes away."""
+    with made_rig(object_store_server, tmp_path_factory.mktemp("rig")) as rig:
+        rig.run("deploy_job", version="v1")
+        rig.commits_more(windows=3)
+        rig.run("snapshot_job", snapshot="s")
+        yield rig
+
+
+def damaged(rig: Rig, change: Callable[[Rig], None]) -> list[str]:
+    """What the recount of stage a says while one point is not as it was; it is clean before and afterwards."""
+    rig.recount("a")
+    key = point_key(JOB, "a", 1)
+    good = rig.root.get(key).body
+    change(rig)
+    try:
+        with pytest.raises(AssertionError, match="a: windows") as raised:
+            rig.recount("a")
+        report = rig.report(JOB, None)
+    finally:
+        rig.root.put(key, good)
+        rig.root.delete([point_key(JOB, "a", 900_000)])
+    assert not report["clean"]
+    assert str(raised.value).startswith(report["reason"])
+    rig.recount("a")
+    return [name for name, count in report["measurements"][0].items() if name != "measurement" and count]
+
+
+def write(rig: Rig, key_of: int, window: int, total: int) -> None:
+    rig.root.put(point_key(JOB, "a", key_of), json.dumps({"sum": total, "window": window}).encode())
+
+
+def sum_of(window: int) -> int:
+    return sum(range(window * WINDOW, (window + 1) * WINDOW))
+
+
+def test_an_event_that_counts_twice_is_found(running: Rig) -> None:
+    assert damaged(running, lambda rig: write(rig, 1, 1, sum_of(1) + WINDOW)) == ["wrong"]
+
+
+def test_an_event_that_is_lost_is_found(running: Rig) -> None:
+    assert damaged(running, lambda rig: write(rig, 1, 1, sum_of(1) - WINDOW)) == ["wrong"]
+
+
+def test_a_window_that_is_missing_is_found(running: Rig) -> None:
+    assert damaged(running, lambda rig: rig.root.delete([point_key(JOB, "a", 1)])) == ["missing"]
+
+
+def test_a_window_that_is_written_twice_is_found(running: Rig) -> None:
+    assert damaged(running, lambda rig: write(rig, 900_000, 1, sum_of(1))) == ["unexpected"]
+
+
+def test_what_was_committed_and_never_written_is_found(rig: Rig) -> None:
+    """Also at the end, where no later window shows the hole."""
+    rig.cluster.behaviour["v1"] = "silent"
+    rig.run("deploy_job", version="v1")
+    rig.commits_more(windows=2)
+    with pytest.raises(AssertionError, match=r"windows missing: \[0, 1"):
+        rig.recount("a")
+
+
+def test_a_window_before_the_stage_began_is_found(running: Rig) -> None:
+    with pytest.raises(AssertionError, match="too many"):
+        running.recount("a", since=2 * WINDOW)
+
+
+@pytest.mark.parametrize("runbook", ["upgrade_job", "rollback_job"])
+def test_a_runbook_whose_recount_is_not_clean_fails_and_names_what_is_off(rig: Rig, runbook: str) -> None:
+    rig.run("deploy_job", version="v1")
+    rig.commits_more(windows=3)
+    if runbook == "rollback_job":
+        rig.run("upgrade_job", version="v2", snapshot="s")
+    write(rig, 0, 0, 1)
+    asked = {"version": "v2", "snapshot": "s"} if runbook == "upgrade_job" else {}
+    with pytest.raises(StreamOpsError, match=r"is not clean: a: windows missing.*window 0 is 1 instead of 45"):
+        rig.run(runbook, **asked)
+    rig.wait(lambda: rig.drivers_that_write() == [rig.record().launch], "one driver, which runs on")
+
+
+def test_a_second_writer_is_found(running: Rig) -> None:
+    """A driver that nobody stopped: alive, its status not final, and not the one named in the record."""
+    other = jobs.record(running.store, JOB)
+    assert other is not None
+    checks.writes_alone(running)
+    submitted = running.cluster.submitted[str(other.launch)]
+    jobs.change(running.store, JOB, {"standby": "second"})
+    running.cluster.submit(replace(submitted, launch="second"))
+    try:
+        running.wait(lambda: "second" in running.drivers_that_write(), "the second driver")
+        with pytest.raises(AssertionError, match="one driver did not happen"):
+            checks.writes_alone(running, SOON_S)
+        with pytest.raises(AssertionError):
+            checks.one_writer(running, "v1")
+    finally:
+        jobs.change(running.store, JOB, {"standby": None})
+    checks.one_writer(running, "v1")
+
+
+def test_a_driver_that_writes_where_none_should_is_found(running: Rig) -> None:
+    with pytest.raises(AssertionError, match="end of all drivers"):
+        checks.stopped(running, "running", SOON_S)
+    with pytest.raises(AssertionError):
+        checks.stopped(running, "stopped", SOON_S)
+    with pytest.raises(AssertionError, match="end of all drivers"):
+        checks.gone(running, SOON_S)
+
+
+@pytest.mark.parametrize("wrong", [{"deployment": 7}, {"launch": "another"}])
+def test_a_record_that_is_not_true_is_found(running: Rig, wrong: dict[str, object]) -> None:
+    checks.true_record(running)
+    before = running.record()
+    jobs.change(running.store, JOB, wrong)
+    try:
+        with pytest.raises(AssertionError):
+            checks.true_record(running)
+    finally:
+        jobs.change(running.store, JOB, before.model_dump(include=set(wrong)))
+
+
+def test_a_lock_that_is_held_is_found(running: Rig) -> None:
+    checks.free(running)
+    running.engine().begin(Request(runbook="cancel_job", job=JOB), running.owner(), "held")
+    try:
+        with pytest.raises(AssertionError, match=JOB):
+            checks.free(running)
+    finally:
+        running.engine().release(JOB, "held")
+    with pytest.raises(AssertionError, match="cluster"):
+        checks.free(running, "cluster")  # a lock that nobody ever took proves nothing
+
+
+def test_a_snapshot_that_is_damaged_or_leaves_parts_behind_is_found(running: Rig) -> None:
+    checks.snapshot_whole(running, "s")
+    stray = f"{keys.snapshots_data(JOB)}half/a/metadata"
+    running.root.put(stray, b"x")
+    with pytest.raises(AssertionError, match="half"):
+        checks.snapshot_whole(running, "s")
+    running.root.delete([stray])
+    lost = snapshots.load(running.store, JOB, "s").objects[0].key
+    running.root.delete_versions(list(running.root.versions(lost)))
+    with pytest.raises(SnapshotRefusedError, match="is missing"):
+        checks.snapshot_whole(running, "s")
+
+
+def test_a_launch_that_is_submitted_twice_is_found(running: Rig) -> None:
+    checks.submitted_once(running)
+    running.cluster.processes.append(running.cluster.processes[0])
+    try:
+        with pytest.raises(AssertionError, match="twice"):
+            checks.submitted_once(running)
+    finally:
+        running.cluster.processes.pop()
+
+
+def test_what_is_left_of_a_deleted_job_is_found(rig: Rig, tmp_path: Path) -> None:
+    rig.run("deploy_job", version="v1")
+    rig.run("delete_job")
+    checks.gone(rig)
+    rig.root.put(f"checkpoints/{JOB}/left", b"x")
+    with pytest.raises(AssertionError, match="checkpoints"):
+        checks.gone(rig)
+
+
+def test_a_kill_really_kills(rig: Rig) -> None:
+    """No effect of the step after ``before``, and no record of it after ``after``."""
+    owner, request = rig.owner(), Request(runbook="deploy_job", job=JOB, version="v1")
+    with pytest.raises(Killed):
+        rig.tasks(rig.engine(killer("submit", "before")), request, owner, "op")
+    assert not rig.cluster.processes
+    with pytest.raises(Killed):
+        rig.tasks(rig.engine(killer("submit", "after"), adopt_wait_s=0), request, owner, "op")
+    assert len(rig.cluster.processes) == 1
+    assert not rig.engine().find(JOB, "op").done("submit")
