@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from evidence import evidence, told
-from fakes.fixtures import bucket, object_store_server, rig  # noqa: F401
+from fakes.fixtures import bucket, object_store_server, rig, spark  # noqa: F401
 from runbooks import ACTS_BY_ITSELF, paused
 from stack import builds
 from streamops.adapters.airflow import Airflow

@@ -35,12 +35,13 @@ def processes(mark: str) -> list[str]:
     return found
 
 
+@pytest.mark.full
 def test_local_spark_gives_way(tmp_path: Path) -> None:
     job = tmp_path / "clicks"
     write_new(job)
     with (job / "clicks.py").open("a", encoding="utf-8") as code:
         code.write(CODE)
-    asked = local_spark.ask("validate", str(job), "v1", timeout_s=300, gives_way=True)
+    asked = local_spark.ask("validate", str(job), "v1", timeout_s=800, gives_way=True)
     assert asked.answers[0]["nice"] == max(os.nice(0), priority.NICE), asked
     assert asked.answers[0]["session"] in (str(priority.NICE), None)
 

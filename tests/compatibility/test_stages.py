@@ -187,6 +187,7 @@ def only_data(lab: Lab) -> Iterator[None]:
     lab.spark.conf.unset(key)
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("only_data")
 def test_keyed_state_is_kept_with_another_time_to_live_and_refused_without_any(lab: Lab) -> None:
     before, after = [[Event("a", 1, 1), Event("a", 1, 2)]], [[Event("a", 1, 3), Event("b", 1, 4)]]
@@ -199,6 +200,7 @@ def test_keyed_state_is_kept_with_another_time_to_live_and_refused_without_any(l
     assert done.refused
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("only_data")
 def test_a_short_time_to_live_of_the_old_version_still_ends_its_entries(lab: Lab) -> None:
     short, after = stage(counted, 1), [[Event("a", 1, 3)]]

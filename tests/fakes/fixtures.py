@@ -7,10 +7,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from fakes import object_server
 from fakes.rig import Rig
 from streamops.settings import Settings
+from streamops_runtime.local import local_spark
 
 
 @pytest.fixture(scope="session")
@@ -24,6 +26,13 @@ def object_store_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Se
 def bucket(object_store_server: Settings) -> Settings:
     """A bucket of the test's own."""
     return object_server.fresh_bucket(object_store_server)
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """One local Spark for all tests of a process; a test that changes settings takes a ``newSession`` of it."""
+    with local_spark() as session:
+        yield session
 
 
 @contextmanager

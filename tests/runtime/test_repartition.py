@@ -8,12 +8,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from fakes import object_server, spark_partitions
 from fakes.rig import write_env
 from stack import builds
 from streamops.settings import REPOSITORY, Settings
 
 
+@pytest.mark.full
 def test_state_is_brought_into_more_and_fewer_partitions_and_every_event_counts_once(
     bucket: Settings, tmp_path: Path
 ) -> None:
@@ -29,7 +32,7 @@ def test_state_is_brought_into_more_and_fewer_partitions_and_every_event_counts_
         "TZ": "UTC",
     }
     command = [sys.executable, spark_partitions.__file__, str(env), str(tmp_path)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=800, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     told = json.loads(done.stdout.splitlines()[-1])
     assert told["partitions"] == [2, 4, 4, 1, 1]

@@ -28,7 +28,8 @@ from streamops.snapshots import Manifest, Origin, marks, verification
 from streamops.state import Choice, Place
 from streamops_runtime import state as reader
 
-pytestmark = pytest.mark.xdist_group("state")  # one process: the queries that write the state run once
+# One process: the queries that write the state run once.
+pytestmark = [pytest.mark.full, pytest.mark.xdist_group("state")]
 
 JOB, STAGES = "sums", ("chain", "joined", "once", "plain", "counted")
 PANES = 1  # the operator of the inner windows of "chain": Spark counts from the end of a plan
@@ -151,7 +152,6 @@ def test_rows_are_what_plain_python_says(session: SparkSession, places: dict[str
     assert {row["value"]["v"] for row in rows} == set(range(FILES * ROWS - KEYS, FILES * ROWS))
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("name", [key(number) for number in range(KEYS)] + ["nobody", ""])
 def test_every_key_is_found_by_its_name_and_no_other(
     session: SparkSession, places: dict[str, Place], name: str
@@ -284,7 +284,6 @@ def test_every_stage_of_a_snapshot_is_counted_and_the_catalogue_says_so(
     assert "read back: good" in one
 
 
-@pytest.mark.full
 def test_state_that_was_wrong_when_it_was_copied_is_found_by_reading_it_only(
     job: Job, written: Path, object_store_server: Settings
 ) -> None:
@@ -353,7 +352,6 @@ def install(settings: Settings, directory: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("STREAMOPS_ENV_FILE", str(env))
 
 
-@pytest.mark.full
 def test_a_running_query_is_read_while_it_goes_on(bucket: Settings, tmp_path: Path) -> None:
     store = ObjectStore(bucket)
     epoch = keys.epoch(JOB, 1, 1)
