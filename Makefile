@@ -1,13 +1,16 @@
 # Every target says what it does: 'make help'.
-PYTHON ?= python3.11
+FITS := import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))
+FIRST = $(shell for p in python3 python3.13 python3.12 python3.11; do $$p -c '$(FITS)' 2>/dev/null && echo $$p && break; done)
+PYTHON ?= $(or $(FIRST),python3)
 BIN := .venv/bin
 SEEDS ?= 2
 # Tests that need no stack share the machine; those of the stack come last, one after the other.
 PARALLEL := -n 2 --dist loadgroup --no-loadscope-reorder
 PYTEST_ARGS ?=
+LOCK = $(BIN)/uv pip compile -q --universal --python-version 3.11 --no-annotate --custom-compile-command 'make lock'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test lock up down status demo demo-elasticity demo-fleet test test-all test-long test-faults compose-up compose-down bench dashboards lint format
+.PHONY: help setup setup-test setup-tools lock up down status demo demo-elasticity demo-fleet test test-all test-long test-faults compose-up compose-down bench dashboards lint format
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -15,12 +18,15 @@ help: ## show this list
 setup: ## install the Python environment and build the pinned servers (once; quick the second time)
 	@$(PYTHON) include/stack/install.py
 
-setup-test:
-	@$(PYTHON) include/stack/install.py --browser
+setup-test: ## what the tests need on top: development tools and a browser
+	@$(PYTHON) include/stack/install.py --tools --browser
 
-lock: setup ## write requirements.lock from the present environment
-	@{ head -2 requirements.lock; $(BIN)/python -m pip freeze --all --exclude-editable \
-	  | grep -vE '^(pip|streamops)==| @ '; } > requirements.lock.new && mv requirements.lock.new requirements.lock
+setup-tools:
+	@$(PYTHON) include/stack/install.py --tools
+
+lock: setup ## write the two locks from requirements.txt and requirements-dev.txt, with the versions that they hold now
+	@$(LOCK) requirements.txt -o requirements.lock
+	@$(LOCK) requirements-dev.txt -c requirements.lock -o requirements-dev.lock
 
 up: setup ## start the local stack and wait until it is ready
 	@$(BIN)/python -m stack up
@@ -64,11 +70,11 @@ compose-down: ## stop the containers; their volumes stay
 bench: setup ## measure rate, lateness, memory, checks, the gap of an upgrade and the cluster; writes docs/performance.md
 	@$(BIN)/python -m benchmarks
 
-dashboards: setup ## write Grafana's dashboards again, after a change of include/stack/compose/dashboards.py
+dashboards: setup-tools ## write Grafana's dashboards again, after a change of include/stack/compose/dashboards.py
 	@$(BIN)/python -m stack.compose.dashboards
 
-lint: setup ## ruff and mypy
+lint: setup-tools ## ruff and mypy
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 
-format: setup ## let ruff format and sort imports
+format: setup-tools ## let ruff format and sort imports
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .

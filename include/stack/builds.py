@@ -18,6 +18,13 @@ from typing import IO
 PINS = Path(__file__).resolve().parent / "builds"
 VENV = Path(__file__).resolve().parents[2] / ".venv"
 
+PYTHONS = "3.11, 3.12 or 3.13"  # for 3.10 there is no NumPy 2.4, and no provider of Airflow for Spark
+
+
+def python_fits(version: tuple[int, int]) -> bool:
+    """Whether the packages of the lock can be installed for this Python."""
+    return (3, 11) <= version <= (3, 13)
+
 
 class BuildError(Exception):
     """A server cannot be built or found; the message says what to do."""

@@ -33,7 +33,8 @@ def doctor(home: Path | str | None = None) -> list[Finding]:
 
 def _python() -> Finding:
     version = ".".join(map(str, sys.version_info[:3]))
-    return Finding("Python", sys.version_info[:2] == (3, 11), f"{version} ({sys.executable}); needed: 3.11")
+    fits = builds.python_fits(sys.version_info[:2])
+    return Finding("Python", fits, f"{version} ({sys.executable}); needed: {builds.PYTHONS}")
 
 
 def _java() -> Finding:

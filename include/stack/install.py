@@ -1,12 +1,13 @@
 """Set-up: Debian packages, the Python environment, the pinned servers.
 
-Runs on the system's Python 3.11 with the standard library alone. Everything that is there already is left alone,
+Runs on the system's Python with the standard library alone. Everything that is there already is left alone,
 so a second call is quick, and a call that was interrupted is continued by the next one.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import fcntl
 import hashlib
 import importlib.util
@@ -16,9 +17,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from pathlib import Path
+from typing import IO
 
 if __package__ in (None, ""):  # started as a file, before anything is installed
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -27,6 +29,8 @@ from stack import builds
 
 REPOSITORY = builds.VENV.parent
 LOCK = REPOSITORY / "requirements.lock"
+TOOLS_LOCK = REPOSITORY / "requirements-dev.lock"  # the same packages and those that only development needs
+UV = "uv==0.13.8"  # installs packages in a sixth of pip's time
 SERVERS = {server.name: server for server in builds.ALL}
 PACKAGES, CHECKOUT = "python", "streamops"  # what the lock names; this checkout among them, and SPARK_HOME
 DATABASE = "postgres"  # installed, not built
@@ -42,6 +46,18 @@ TOOLS = {
     "java": "Java 17 runs Kafka and Spark",
 }
 
+UV_SETTINGS = {  # what pip calls them in its configuration
+    "index-url": "UV_DEFAULT_INDEX",
+    "extra-index-url": "UV_INDEX",
+    "find-links": "UV_FIND_LINKS",
+    "trusted-host": "UV_INSECURE_HOST",
+    "cert": "SSL_CERT_FILE",
+    "proxy": "ALL_PROXY",
+    "timeout": "UV_HTTP_TIMEOUT",
+    "default-timeout": "UV_HTTP_TIMEOUT",
+    "no-cache-dir": "UV_NO_CACHE",
+}
+
 _began = time.monotonic()
 
 
@@ -52,19 +68,20 @@ def say(text: str) -> None:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Set everything up, or the parts that ``--parts`` names; ``--browser`` adds what the browser tests need.
+    """Set everything up, or the parts that ``--parts`` names; ``--tools`` and ``--browser`` add what tests need.
 
     Returns the exit code.
     """
-    if sys.version_info[:2] != (3, 11):
-        print(f"StreamOps needs Python 3.11, not {sys.version.split()[0]}; run 'make PYTHON=python3.11 ...'.")
+    if not builds.python_fits(sys.version_info[:2]):
+        found = sys.version.split()[0]
+        print(f"StreamOps needs Python {builds.PYTHONS}, not {found}; run 'make PYTHON=python3.12 ...' or the like.")
         return 1
     asked = arguments(argv)
     try:
         builds.cache().mkdir(parents=True, exist_ok=True)
         with (builds.cache() / "setup.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # one set-up at a time; a second one waits and then finds all done
-            changed = _set_up(asked.parts, asked.browser)
+            changed = _set_up(asked.parts, asked.tools, asked.browser)
     except builds.BuildError as error:
         print(f"Set-up stopped: {error}", file=sys.stderr)
         return 1
@@ -77,8 +94,9 @@ def main(argv: Sequence[str]) -> int:
 
 
 def arguments(argv: Sequence[str]) -> argparse.Namespace:
-    """``parts`` as a tuple of names, in the order of the set-up, and ``browser``. Exits on what it does not know."""
+    """``parts``, a tuple of names in the order of the set-up, ``tools`` and ``browser``. Exits on what is unknown."""
     parser = argparse.ArgumentParser(description="Set up what is missing.")
+    parser.add_argument("--tools", action="store_true", help="add the Python packages that only development needs")
     parser.add_argument("--browser", action="store_true", help="add what the browser tests need")
     known = [*DEFAULT, *EXTRA]
     parser.add_argument(
@@ -92,12 +110,12 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
     return asked
 
 
-def _set_up(parts: Sequence[str], browser: bool) -> bool:
+def _set_up(parts: Sequence[str], tools: bool, browser: bool) -> bool:
     servers = [server for name, server in (SERVERS | EXTRA).items() if name in parts]
     missing = [server for server in servers if server.find() is None]
     packages = list(COMPILERS) if builds.INFLUXD in missing else []
     if PACKAGES in parts and importlib.util.find_spec("ensurepip") is None:  # Debian ships it apart from Python
-        packages.append("python3.11-venv")
+        packages.append(f"python3.{sys.version_info[1]}-venv")
     _tools(missing, runs=CHECKOUT in parts)
     _refuse([*packages, *(BROWSER if browser else ())])
     installed = debian_packages(packages)  # before the builds, which need them; the browser's come beside
@@ -105,7 +123,7 @@ def _set_up(parts: Sequence[str], browser: bool) -> bool:
     logs = builds.cache() / "log"
     logs.mkdir(exist_ok=True)
     with ThreadPoolExecutor() as pool:
-        python = pool.submit(_python, parts, logs)
+        python = pool.submit(_python, parts, tools, logs)
         jars = pool.submit(_build, [server for server in missing if isinstance(server, builds.Jars)], logs)
         jobs = [python, jars]
         jobs.append(pool.submit(_build, [server for server in missing if isinstance(server, builds.GoServer)], logs))
@@ -139,25 +157,22 @@ def _build(servers: Sequence[builds.GoServer | builds.Jars], logs: Path) -> bool
     return bool(servers)
 
 
-def _python(parts: Sequence[str], logs: Path) -> bool:
+def _python(parts: Sequence[str], tools: bool, logs: Path) -> bool:
     """Bring the virtual environment to exactly the locked versions, with this checkout among them."""
-    python = builds.VENV / "bin" / "python"
-    pip = [str(python), "-m", "pip", "--disable-pip-version-check", "install", "--no-deps"]
-    complete = (builds.VENV / "bin" / "pip").exists()  # pip comes last, so an interrupted one lacks it
-    # The lock is complete, so nothing is left to resolve; Python compiles what is imported, which is a small part.
-    packages = [[*pip, "--no-compile", "-r", str(LOCK)]]
-    packages[:0] = [] if complete else [[sys.executable, "-m", "venv", str(builds.VENV)]]
-    checkout = [[*pip, "--no-build-isolation", "-e", str(REPOSITORY)]]
     changed = []
     if PACKAGES in parts:
-        changed.append(_once("lock", [LOCK], "Python packages", packages, logs))
+        changed.append(_once("lock", [LOCK], "Python packages", [_environment, _packages(LOCK)], logs))
+    if PACKAGES in parts and tools:
+        changed.append(_once("tools", [TOOLS_LOCK], "development tools", [_packages(TOOLS_LOCK)], logs))
     if CHECKOUT in parts:
         own = [LOCK, REPOSITORY / "pyproject.toml"]
-        changed.append(_once("checkout", own, "StreamOps itself", checkout, logs))
+        changed.append(_once("checkout", own, "StreamOps itself", [_checkout], logs))
     return any(changed)
 
 
-def _once(name: str, sources: Sequence[Path], what: str, steps: Sequence[list[str]], logs: Path) -> bool:
+def _once(
+    name: str, sources: Sequence[Path], what: str, steps: Sequence[Callable[[IO[str]], None]], logs: Path
+) -> bool:
     """Take the steps unless they were taken for the same content of the files; a mark in the environment says so."""
     wanted = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()
     mark = builds.VENV / f"streamops-{name}.sha256"
@@ -165,9 +180,64 @@ def _once(name: str, sources: Sequence[Path], what: str, steps: Sequence[list[st
         return False
     with _Heartbeat(f"{what}: installing"), (logs / f"pip-{name}.log").open("w") as output:
         for step in steps:
-            builds.run(step, REPOSITORY, dict(os.environ), output)
+            step(output)
     mark.write_text(wanted)
     return True
+
+
+def _environment(output: IO[str]) -> None:
+    if not (builds.VENV / "bin" / "pip").exists():  # pip comes last, so an interrupted one lacks it
+        builds.run([sys.executable, "-m", "venv", str(builds.VENV)], REPOSITORY, dict(os.environ), output)
+
+
+def _packages(lock: Path) -> Callable[[IO[str]], None]:
+    """Install what a lock names. It is complete, so nothing is left to resolve.
+
+    Python compiles what is imported, which is a small part; so nothing is compiled here.
+    """
+
+    def install(output: IO[str]) -> None:
+        python = str(builds.VENV / "bin" / "python")
+        pip = [python, "-m", "pip", "--disable-pip-version-check", "install", "--no-deps", "--no-compile"]
+        try:
+            if not (builds.VENV / "bin" / "uv").exists():
+                builds.run([*pip, UV], REPOSITORY, dict(os.environ), output)
+            uv = [str(builds.VENV / "bin" / "uv"), "pip", "install", "--python", python, "--no-deps", "-r", str(lock)]
+            builds.run(uv, REPOSITORY, as_pip(_pip_settings(python)) | os.environ, output)
+        except builds.BuildError:
+            say("uv cannot install the packages here, so pip does, which takes some minutes longer")
+            builds.run([*pip, "-r", str(lock)], REPOSITORY, dict(os.environ), output)
+
+    return install
+
+
+def _checkout(output: IO[str]) -> None:
+    pip = [str(builds.VENV / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "install", "--no-deps"]
+    builds.run([*pip, "--no-build-isolation", "-e", str(REPOSITORY)], REPOSITORY, dict(os.environ), output)
+
+
+def _pip_settings(python: str) -> str:
+    command = [python, "-m", "pip", "config", "list"]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout
+
+
+def as_pip(settings: str) -> dict[str, str]:
+    """What uv needs in its environment to use the registry that ``pip config list`` names: uv reads no pip.conf."""
+    found: dict[str, str] = {}
+    order = ("global", "install", ":env:")  # what stands later counts for more
+    lines = [line.partition("=") for line in settings.splitlines()]
+    for name, _, value in sorted(lines, key=lambda line: _position(order, line[0].rpartition(".")[0])):
+        section, _, key = name.rpartition(".")
+        if section in order and (variable := UV_SETTINGS.get(key)):
+            separator = "," if variable == "UV_FIND_LINKS" else " "
+            found[variable] = separator.join(str(ast.literal_eval(value)).split())
+    if "UV_INDEX" in found:  # pip looks for a version in all of them
+        found["UV_INDEX_STRATEGY"] = "unsafe-best-match"
+    return found
+
+
+def _position(order: Sequence[str], section: str) -> int:
+    return order.index(section) if section in order else -1
 
 
 def _classes(logs: Path) -> bool:

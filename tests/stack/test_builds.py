@@ -16,6 +16,10 @@ from stack import builds
 INSTALL = Path(builds.__file__).with_name("install.py")
 
 
+def test_the_packages_of_the_lock_exist_for_three_versions_of_python() -> None:
+    assert [minor for minor in range(8, 16) if builds.python_fits((3, minor))] == [11, 12, 13]
+
+
 def test_a_changed_pin_asks_for_a_new_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = builds.KAFKA.target()
     shutil.copytree(builds.PINS, tmp_path / "pins")

@@ -9,6 +9,7 @@ import sys
 import threading
 from concurrent.futures import Future
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -20,6 +21,7 @@ def test_everything_that_the_local_stack_runs_is_set_up_by_default() -> None:
     asked = install.arguments([])
     assert asked.parts == ("python", "streamops", *(server.name for server in builds.ALL), "postgres")
     assert not asked.browser
+    assert not asked.tools  # a demo needs none
 
 
 def test_parts_come_in_the_order_of_the_set_up_whatever_the_order_they_are_named_in() -> None:
@@ -87,13 +89,16 @@ def test_sparks_classes_and_the_browser_do_not_wait_for_a_server_that_is_being_b
         monkeypatch.setattr(install, name, stand_in)
     monkeypatch.setattr(install, "_refuse", lambda *_: None)
     monkeypatch.setattr(install, "_tools", lambda *_, **__: None)
-    assert install._set_up(install.DEFAULT, True)
+    assert install._set_up((install.PACKAGES, install.CHECKOUT, *install.SERVERS), True, True)
 
 
 def test_steps_are_taken_once_for_the_same_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(builds, "VENV", tmp_path)
     lock, count = tmp_path / "lock", tmp_path / "count"
-    step = [sys.executable, "-c", f"open({os.fspath(count)!r}, 'a').write('x')"]
+
+    def step(_: IO[str]) -> None:
+        with count.open("a") as file:
+            file.write("x")
 
     def take() -> bool:
         return install._once("lock", [lock], "packages", [step], tmp_path)
@@ -103,6 +108,36 @@ def test_steps_are_taken_once_for_the_same_content(tmp_path: Path, monkeypatch: 
     lock.write_text("a==2\n")
     assert take()
     assert count.read_text() == "xx"
+
+
+def test_every_package_that_runs_is_the_same_where_it_is_developed() -> None:
+    lines = {lock: set(lock.read_text().splitlines()) for lock in (install.LOCK, install.TOOLS_LOCK)}
+    names = [{line.partition("==")[::2] for line in found if "==" in line} for found in lines.values()]
+    versions = [{name: rest.split(" ;")[0] for name, rest in pairs} for pairs in names]
+    assert versions[0].items() < versions[1].items()
+    assert not {"pytest", "ruff", "mypy", "selenium"} & versions[0].keys()
+
+
+def test_uv_uses_the_registry_that_pip_is_configured_with() -> None:
+    settings = "\n".join(
+        [
+            ":env:.cert='/etc/here.pem'",
+            ":env:.no-cache-dir='1'",
+            "global.cert='/etc/other.pem'",
+            "global.disable-pip-version-check='1'",
+            "global.index-url='https://packages.example/simple'",
+            r"install.extra-index-url='\nhttps://one.example/simple\nhttps://two.example/simple'",
+            "download.index-url='https://elsewhere.example/simple'",
+        ]
+    )
+    assert install.as_pip(settings) == {
+        "SSL_CERT_FILE": "/etc/here.pem",
+        "UV_NO_CACHE": "1",
+        "UV_DEFAULT_INDEX": "https://packages.example/simple",
+        "UV_INDEX": "https://one.example/simple https://two.example/simple",
+        "UV_INDEX_STRATEGY": "unsafe-best-match",
+    }
+    assert install.as_pip("") == {}
 
 
 def test_the_lock_lacks_nothing_that_its_packages_need() -> None:
