@@ -20,7 +20,7 @@ from streamops.adapters.object_store import ObjectStore
 from streamops.adapters.supervisor import Program, Supervisor
 from streamops.cluster import nodes
 from streamops.cluster import record as cluster_record
-from streamops.errors import StreamOpsError
+from streamops.errors import RefusedError, StreamOpsError
 from streamops.settings import Settings
 
 Say = Callable[[str], None]
@@ -46,7 +46,7 @@ def up(home: Path | str | None = None, *, generator: bool = True, say: Say = pri
     """Start whatever of the stack does not run, and wait until all of it is ready.
 
     Raises:
-        RefusedError: a port is taken by somebody else; nothing was started.
+        RefusedError: a port is taken by somebody else, or the stack is one of an earlier version; nothing was started.
         StreamOpsError: a server did not become ready in time; names its log.
     """
     layout = Layout.find(home)
@@ -56,6 +56,10 @@ def up(home: Path | str | None = None, *, generator: bool = True, say: Say = pri
         if supervisor and _complete(layout, supervisor, generator):
             say(f"The stack in {layout.home} is running already.")
             return Settings.load(layout.env_file)
+        if supervisor and "postgres" not in {program.name for program in supervisor.programs()}:
+            raise RefusedError(
+                f"The stack in {layout.home} was started by an earlier version: run 'make down', and this again."
+            )
         if supervisor is None:
             _end_leftovers(layout, say)
             ports.check(layout)

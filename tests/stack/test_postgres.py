@@ -20,9 +20,10 @@ import psycopg2
 import pytest
 from sqlalchemy.engine import make_url
 
-from stack import builds, configure, lifecycle, postgres
-from stack.layout import Layout
+from stack import builds, configure, lifecycle, ports, postgres, supervision
+from stack.layout import PORTS, Layout
 from stack.private import prepare_env, read_pairs
+from stack.programs import Traffic, programs
 from streamops.errors import NotFoundError, RefusedError, StreamOpsError
 
 
@@ -102,11 +103,15 @@ def stranger() -> Iterator[psutil.Process]:
         process.kill()
 
 
-def test_data_outlives_a_power_cut_after_which_another_process_has_the_servers_number(
+def test_a_power_cut_costs_neither_the_creation_nor_the_data_even_if_another_process_has_the_servers_number(
     layout: Layout, stranger: psutil.Process
 ) -> None:
+    half = postgres.directory(layout).with_name("postgres.new")  # of a creation that was interrupted
+    half.mkdir(parents=True)
+    (half / "PG_VERSION").write_text("15\n")
     with running(layout):
         execute(layout, "CREATE TABLE kept AS SELECT 42 AS number")
+    assert not half.exists()
     for name in ("postmaster.pid", ".s.PGSQL.5432.lock"):
         left = postgres.directory(layout) / name
         lines = left.read_text().splitlines()  # an orderly end would have removed it
@@ -114,15 +119,6 @@ def test_data_outlives_a_power_cut_after_which_another_process_has_the_servers_n
     with running(layout):
         assert execute(layout, "SELECT number FROM kept") == [(42,)]
     assert stranger.is_running()
-
-
-def test_a_creation_that_was_interrupted_begins_again(layout: Layout) -> None:
-    half = postgres.directory(layout).with_name("postgres.new")
-    half.mkdir(parents=True)
-    (half / "PG_VERSION").write_text("15\n")
-    with running(layout):
-        connect(layout)
-    assert not half.exists()
 
 
 def test_a_failed_creation_names_its_log_and_leaves_nothing_that_looks_complete(layout: Layout) -> None:
@@ -154,6 +150,32 @@ def test_a_stack_with_airflows_runs_in_sqlite_is_told_what_to_do_before_anything
     old.touch()
     with pytest.raises(RefusedError, match=f"SQLite.* remove {re.escape(str(old))}"):
         postgres.prepare(layout)
+
+
+def test_a_stack_that_an_earlier_version_started_is_told_to_be_stopped_first(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offset = next(
+        offset
+        for offset in range(21_000, 27_000, 37)
+        if not any(ports.holder(port + offset) for port in PORTS.values())
+    )
+    monkeypatch.delenv("XDG_CACHE_HOME")  # where the servers are
+    monkeypatch.setenv("STREAMOPS_PORT_OFFSET", str(offset))
+    older = Layout.find(layout.home)
+    pairs = prepare_env(older, builds.spark_home())
+    with monkeypatch.context() as before:
+        known = [one for one in programs(older, Traffic()) if one.name != "postgres"]
+        before.setattr(supervision, "programs", lambda *_: known)
+        supervision.write_configuration(older, pairs, Traffic())
+    supervision.start(older)
+    try:
+        configure.write_all(older, pairs)
+        with pytest.raises(RefusedError, match="earlier version: run 'make down'"):
+            lifecycle.up(older.home)
+    finally:
+        lifecycle.down(older.home, say=lambda _: None)
+    assert list(lifecycle.processes(older)) == []
 
 
 def test_data_is_read_by_the_release_that_wrote_it_and_new_data_is_written_by_the_newest(
