@@ -15,7 +15,7 @@ from streamops.records import DriverStatus, State
 from streamops.recount import recount_job
 from support import Operator, mark, pythons, works_again
 
-pytestmark = [pytest.mark.stack, pytest.mark.full]
+pytestmark = [pytest.mark.stack, pytest.mark.full, pytest.mark.long]
 
 
 def second(job: FreshJob) -> DriverStatus | None:
