@@ -23,13 +23,6 @@ EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 pytestmark = [pytest.mark.stack, pytest.mark.full]
 
 
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Both ways of a takeover in ``make test-faults``, one of them in ``make test``."""
-    if "told" in metafunc.fixturenames:
-        ways = [False, True] if metafunc.config.getoption("--seeds") > 1 else [False]
-        metafunc.parametrize("told", ways, ids=["cancelled-and-started" if way else "failover" for way in ways])
-
-
 def test_drivers_and_executors_share_the_archive_of_classes(job, stack):
     """Java passes over an archive that does not fit in silence, and every start is slow."""
     driver = next(item for item in drivers(job.name) if "bootstrap.py" not in item.info["cmdline"][1])
@@ -62,6 +55,7 @@ def test_a_killed_driver_is_back_by_itself(job, seed, recovered):
     invariant(job, start)
 
 
+@pytest.mark.parametrize("told", [False, True], ids=["failover", "cancelled-and-started"])
 def test_a_paused_driver_that_wakes_up_after_a_takeover_does_not_write(job, operator, told, recovered):
     start = mark(job)
     old = job.record()
