@@ -12,6 +12,7 @@ import fcntl
 import hashlib
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -39,12 +40,16 @@ EXTRA = {builds.COMPOSE.name: builds.COMPOSE}  # built only where it is asked fo
 COMPILERS = ("pkg-config", "clang", "libclang-dev", "protobuf-compiler")  # what building influxd needs
 POSTGRES, NO_CLUSTER = "postgresql", "/etc/postgresql-common/createcluster.d/streamops.conf"
 BROWSER = ("chromium", "chromium-driver")  # what the tests of the Airflow page need
-TOOLS = {
-    "go": "Go 1.26 builds minio and influxd (or name built ones with STREAMOPS_MINIO and STREAMOPS_INFLUXD)",
-    "cargo": "Rust builds a library of influxd (or name a built influxd with STREAMOPS_INFLUXD)",
-    "mvn": "Maven fetches the jars of Kafka and Spark",
-    "java": "Java 17 runs Kafka and Spark",
+TOOLS = {  # what each is for, and the Debian packages that bring it, the better one first
+    "java": ("Java 17 or 21 runs Kafka and Spark", ("openjdk-21-jre-headless", "openjdk-17-jre-headless")),
+    "mvn": ("Maven fetches the jars of Kafka and Spark", ("maven",)),
+    "cargo": (
+        "Rust 1.83 or newer builds a library of influxd (or name a built one with STREAMOPS_INFLUXD)",
+        ("cargo", "cargo-web"),
+    ),
+    "go": ("Go 1.26 builds minio and influxd (or name built ones with STREAMOPS_MINIO and STREAMOPS_INFLUXD)", ()),
 }
+RUST = (1, 83)  # what the library of influxd asks for
 
 UV_SETTINGS = {  # what pip calls them in its configuration
     "index-url": "UV_DEFAULT_INDEX",
@@ -116,8 +121,7 @@ def _set_up(parts: Sequence[str], tools: bool, browser: bool) -> bool:
     packages = list(COMPILERS) if builds.INFLUXD in missing else []
     if PACKAGES in parts and importlib.util.find_spec("ensurepip") is None:  # Debian ships it apart from Python
         packages.append(f"python3.{sys.version_info[1]}-venv")
-    _tools(missing, runs=CHECKOUT in parts)
-    _refuse([*packages, *(BROWSER if browser else ())])
+    packages += _tools(missing, CHECKOUT in parts, [*packages, *(BROWSER if browser else ())])
     installed = debian_packages(packages)  # before the builds, which need them; the browser's come beside
     installed = _debian_postgres(parts) or installed
     logs = builds.cache() / "log"
@@ -286,14 +290,53 @@ def _training_environment(home: Path) -> dict[str, str]:
     return os.environ | spark | {"SPARK_LOCAL_IP": "127.0.0.1"}
 
 
-def _tools(missing: Sequence[builds.GoServer | builds.Jars], runs: bool) -> None:
+def _tools(missing: Sequence[builds.GoServer | builds.Jars], runs: bool, others: Sequence[str]) -> list[str]:
+    """Debian packages of the tools that are missing. Raises BuildError with all that cannot be installed here."""
     needed = ["java"] if runs else []
-    needed += ["go"] if any(isinstance(server, builds.GoServer) for server in missing) else []
-    needed += ["cargo"] if builds.INFLUXD in missing else []
     needed += ["mvn"] if any(isinstance(server, builds.Jars) for server in missing) else []
-    lacking = [TOOLS[name] for name in needed if not shutil.which(name)]
-    if lacking:
-        raise builds.BuildError(f"{'; '.join(lacking)}. Install what is missing and run this again.")
+    needed += ["cargo"] if builds.INFLUXD in missing else []
+    needed += ["go"] if any(isinstance(server, builds.GoServer) for server in missing) else []
+    packages, problems = [], []
+    for name in (name for name in needed if not shutil.which(builds.java() if name == "java" else name)):
+        what, known = TOOLS[name]
+        if name == "java" and os.environ.get("JAVA_HOME"):
+            what, known = f"{what}, and JAVA_HOME names a place without it", ()
+        package = offered(known, _candidates(known), RUST if name == "cargo" else (0, 0))
+        if package:
+            packages.append(package)
+        else:
+            problems.append(what)
+    try:
+        _refuse([*others, *packages])
+    except builds.BuildError as error:
+        problems.append(str(error))
+    if problems:
+        raise builds.BuildError(f"{'; '.join(problems)}. Install what is missing and run this again.")
+    return packages
+
+
+def _candidates(packages: Sequence[str]) -> str:
+    if not packages or not shutil.which("apt-cache"):
+        return ""
+    command = ["apt-cache", "policy", *packages]
+    environment = os.environ | {"LC_ALL": "C"}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False).stdout
+
+
+def offered(packages: Sequence[str], policy: str, oldest: tuple[int, int]) -> str | None:
+    """The first of the packages that ``apt-cache policy`` offers in a version that is new enough."""
+    found: dict[str, str] = {}
+    package = ""
+    for line in policy.splitlines():
+        if not line.startswith(" "):
+            package = line.rstrip(":")
+        elif line.strip().startswith("Candidate:"):
+            found[package] = line.split(":", 1)[1].strip()
+    for name in packages:
+        numbers = re.match(r"(?:\d+:)?(\d+)\.(\d+)", found.get(name, ""))
+        if numbers and (int(numbers[1]), int(numbers[2])) >= oldest:
+            return name
+    return None
 
 
 def _refuse(names: Sequence[str]) -> None:

@@ -88,8 +88,37 @@ def test_sparks_classes_and_the_browser_do_not_wait_for_a_server_that_is_being_b
     }.items():
         monkeypatch.setattr(install, name, stand_in)
     monkeypatch.setattr(install, "_refuse", lambda *_: None)
-    monkeypatch.setattr(install, "_tools", lambda *_, **__: None)
+    monkeypatch.setattr(install, "_tools", lambda *_: [])
     assert install._set_up((install.PACKAGES, install.CHECKOUT, *install.SERVERS), True, True)
+
+
+POLICY = """cargo:
+  Installed: (none)
+  Candidate: {cargo}
+  Version table:
+     0.66.0+ds1-1 500
+cargo-web:
+  Installed: (none)
+  Candidate: 1.85.0+dfsg3-1~deb12u3
+"""
+
+
+@pytest.mark.parametrize(
+    ("cargo", "chosen"), [("0.66.0+ds1-1", "cargo-web"), ("1.85.0+dfsg3-1", "cargo"), ("(none)", "cargo-web")]
+)
+def test_debians_rust_is_taken_where_it_is_new_enough(cargo: str, chosen: str) -> None:
+    policy = POLICY.format(cargo=cargo)
+    assert install.offered(("cargo", "cargo-web"), policy, install.RUST) == chosen
+    assert install.offered(("cargo",), POLICY.format(cargo="1.82.0"), install.RUST) is None
+
+
+def test_all_that_is_missing_is_named_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(builds.BuildError) as raised:
+        install._tools([builds.MINIO, builds.INFLUXD, builds.KAFKA], True, ["streamops-no-such-package"])
+    for part in ("Java 17 or 21", "Maven", "Rust 1.83", "Go 1.26", "streamops-no-such-package"):
+        assert part in str(raised.value)
 
 
 def test_steps_are_taken_once_for_the_same_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
