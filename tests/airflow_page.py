@@ -127,6 +127,10 @@ class AirflowPage:
         self._wait(lambda: expect in self._one("body").text)
         return self._one("body").text
 
+    def leave(self) -> None:
+        """Show nothing: a page that is open asks Airflow for news, and draws them."""
+        self.driver.get("about:blank")
+
     def picture(self, name: str) -> Path:
         """Save what is on the screen."""
         path = self.pictures / f"{name}.png"

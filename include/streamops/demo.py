@@ -42,10 +42,11 @@ AROUND_S = 20  # the upgrade's own peak is left out of the lateness of the stead
 
 @dataclass(frozen=True)
 class Options:
-    """Seconds of traffic before and after the upgrade, and where the report goes."""
+    """Seconds of traffic before and after the upgrade and of its probation, and where the report goes."""
 
     traffic_before_s: float = 60.0
     traffic_after_s: float = 90.0
+    probation_s: int | None = None  # None: as long as the runbook's form says
     directory: Path = REPOSITORY / "spark_jobs" / "trade_analyser"
     report: Path = REPOSITORY / "build"
 
@@ -210,7 +211,7 @@ class Demo:
             name = self.free_name("SavePoint1-")
             self.say(f"\nSavePoint1 is kept from an earlier demo (names are never reused); this one is {name}.")
         with self.story.part(f"Upgrade to v2 while trades keep coming, snapshot {name} (runbook upgrade_job)"):
-            return self.run(runbooks, "upgrade_job", version="v2", snapshot=name)
+            return self.run(runbooks, "upgrade_job", version="v2", snapshot=name, probation_s=self.options.probation_s)
 
     def free_name(self, stem: str) -> str:
         """A snapshot name that is not taken."""

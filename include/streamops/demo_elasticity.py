@@ -29,10 +29,16 @@ DOWN = "the cluster is down"
 
 @dataclass
 class Elasticity:
-    """The story on a running stack; what it needs of a job and its traffic is the demo's."""
+    """The story on a running stack; what it needs of a job and its traffic is the demo's.
+
+    Args:
+        traffic_s: how long trades flow between two events.
+        quiet_s: how long the cluster is away.
+    """
 
     demo: Demo
     traffic_s: float = 30.0
+    quiet_s: float = QUIET_S
     events: list[dict[str, Any]] = field(default_factory=list)
 
     def tell(self) -> dict[str, Any]:
@@ -57,7 +63,7 @@ class Elasticity:
                 self._at_size(2)
                 rate = demo.traffic(demo.record().version or "", self.traffic_s, watcher)
                 began = time.time() - self.traffic_s
-                quiet = longest_pause(watcher.seen("avg_1s"), _ms(time.time() - QUIET_S), _ms(time.time()))
+                quiet = longest_pause(watcher.seen("avg_1s"), _ms(time.time() - self.quiet_s), _ms(time.time()))
                 restart = self._down_and_up()
                 self._scale(3, "a member joins")
                 demo.traffic(demo.record().version or "", self.traffic_s, watcher)
@@ -131,9 +137,9 @@ class Elasticity:
             self._run("shutdown_cluster")
         ledger = Ledger(demo.settings)
         try:
-            with demo.story.part(f"{QUIET_S:.0f} s without a cluster: trades arrive, no new point appears"):
+            with demo.story.part(f"{self.quiet_s:.0f} s without a cluster: trades arrive, no new point appears"):
                 points, arrived = len(self._watcher.seen("avg_1s")), sum(ledger.end_offsets(TOPIC).values())
-                time.sleep(QUIET_S)  # the absence is the point
+                time.sleep(self.quiet_s)  # the absence is the point
                 unread = sum(ledger.end_offsets(TOPIC).values()) - arrived
                 fresh = len(self._watcher.seen("avg_1s")) - points
                 demo.say(f"  {unread:,} trades arrived; {fresh} new points")

@@ -1,10 +1,12 @@
-"""Restore tests on the real servers: a snapshot that continues rightly, one that does not, and a run that is ended."""
+"""Restore tests on the real servers: of a snapshot that does not continue rightly, and a run that is ended.
+
+One that continues rightly is restored in ``test_runbooks_stack.py``.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,36 +15,33 @@ from pathlib import Path
 import pytest
 
 from fresh_job import FreshJob, wait_for
-from runbooks import PATIENT, ended, log, mark_failed, run_to_end, states
+from runbooks import RUN_S, at_work, ended, log, mark_failed, run_to_end, states, working_job
 from streamops import checkpoints, jobs, keys, records, scratch, snapshots
 from streamops.adapters.airflow import Airflow
-from streamops.adapters.influx import Points
 from streamops.settings import Settings
 from streamops.snapshots import marks
-from support import pythons
+from support import Operator, pythons
 
-pytestmark = [pytest.mark.stack, pytest.mark.full]
+pytestmark = pytest.mark.stack
 NOW = {"days": 0, "restore": True, "restore_days": 0}
 
 
 @pytest.fixture(scope="module")
-def job(stack: Settings, airflow: Airflow, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FreshJob]:
+def job(stack: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FreshJob]:
     """A job that has worked for a while, with a live snapshot."""
-    job = FreshJob.publish(stack, tmp_path_factory.mktemp("restore"))
-    with job.trades():
-        assert run_to_end(airflow, "deploy_job", {"job": job.name, "version": "v2", **PATIENT}).state == "success"
-        job.caught_up()
-        assert run_to_end(airflow, "snapshot_job", {"job": job.name, "snapshot": "good"}).state == "success"
+    operator = Operator(stack)
+    with working_job(stack, tmp_path_factory.mktemp("restore")) as job:
+        operator.run("deploy_job", job.name, version="v2")
+        job.caught_up(RUN_S)
+        operator.run("snapshot_job", job.name, snapshot="good")
         yield job
-        run_to_end(airflow, "cancel_job", {"job": job.name})
 
 
 @pytest.fixture
-def verification(airflow: Airflow) -> Iterator[None]:
+def verification(stack: Settings, airflow: Airflow) -> Iterator[None]:
     """The runbook, which tests of other things switch off."""
-    airflow._call("PATCH", "/api/v2/dags/verify_snapshots", json={"is_paused": False})
-    yield
-    airflow._call("PATCH", "/api/v2/dags/verify_snapshots", json={"is_paused": True})
+    with at_work(stack, "verify_snapshots"):
+        yield
 
 
 def gone(job: FreshJob) -> bool:
@@ -54,38 +53,6 @@ def gone(job: FreshJob) -> bool:
 def found(job: FreshJob, name: str) -> marks.Check | None:
     manifest = snapshots.load(job.store, job.name, name)
     return marks.checks(job.store, job.name, name, manifest.attempt).checks.get("restored")
-
-
-def test_a_snapshot_is_restored_beside_its_job_continues_and_is_recounted(airflow, job, verification):
-    before = job.record()
-    run = run_to_end(airflow, "verify_snapshots", {"job": job.name, **NOW})
-    told = log(airflow, run, "test_restore")
-    assert run.state == "success", told
-    check = found(job, "good")
-    assert check is not None, told
-    assert check.problem == ""
-    assert "of 3 stages" in check.details
-    assert int(check.details.split(" recounted, ")[1].split(" points")[0].replace(",", "")) > 20
-    assert gone(job)
-    assert not list(scratch_points(job))
-    after = job.record()
-    assert (after.launch, after.deployment, job.runs("v2")) == (before.launch, before.deployment, True)
-    job.caught_up()
-    assert job.recount().clean
-
-
-def scratch_points(job: FreshJob) -> Iterator[object]:
-    """What the job's restore tests left in InfluxDB."""
-    points = Points(job.settings)
-    try:
-        rows = points.records(
-            f'import "influxdata/influxdb/schema" schema.measurements(bucket: "{job.settings.influx_bucket}")'
-        )
-        own = re.compile(rf"scratch_[0-9a-f]{{8}}_{job.name.replace('-', '_')}_.*")
-        for name in (row["_value"] for row in rows if own.fullmatch(row["_value"])):
-            yield from points.read(name, 0, int(records.now().timestamp() * 1000), ("symbol",))
-    finally:
-        points.close()
 
 
 def skipping(job: FreshJob, name: str, new: str, events: int) -> None:
@@ -121,6 +88,7 @@ def skipping(job: FreshJob, name: str, new: str, events: int) -> None:
     job.root.put(keys.manifest(job.name, new), changed.signed(job.store.keyring).model_dump_json().encode())
 
 
+@pytest.mark.full
 def test_a_snapshot_that_would_lose_events_is_found_out_only_by_restoring_it(airflow, job, verification):
     skipping(job, "good", "skips", 400)
     run = run_to_end(airflow, "verify_snapshots", {"job": job.name, **NOW})
@@ -137,6 +105,7 @@ def test_a_snapshot_that_would_lose_events_is_found_out_only_by_restoring_it(air
     assert job.runs("v2")
 
 
+@pytest.mark.long
 def test_a_run_that_is_ended_in_the_middle_leaves_nothing(airflow, job, verification):
     name = scratch.scratch_name(job.name)
     run = airflow.trigger("verify_snapshots", {"job": job.name, **NOW})

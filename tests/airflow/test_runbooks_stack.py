@@ -1,57 +1,98 @@
-"""The runbooks on the real servers, as Airflow runs them."""
+"""The runbooks on the real servers, as Airflow runs them: what the story of 'make test' does not tell.
+
+One job serves all tests; each begins with the job running, whatever the one before left.
+"""
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
-from fresh_job import FreshJob, wait_for
-from runbooks import PATIENT, clear, ended, free, log, mark_failed, operation, run_to_end, states
-from stack import lifecycle
-from streamops import artifacts, keys, records
-from streamops.adapters.airflow import Airflow
+from fresh_job import FreshJob, publish_quickly, wait_for
+from runbooks import (
+    PATIENT,
+    RUN_S,
+    at_work,
+    clear,
+    ended,
+    free,
+    log,
+    mark_failed,
+    operation,
+    run_to_end,
+    secrets_shown,
+    states,
+    stop,
+    working_job,
+)  # fmt: skip
+from stack import lifecycle, ready
+from stack.programs import AIRFLOW
+from streamops import artifacts, jobs, keys, records, scheduled, scratch, snapshots
+from streamops.adapters.airflow import Airflow, Run
+from streamops.adapters.influx import Points
+from streamops.definitions import load
+from streamops.engine import list_operations
 from streamops.errors import RefusedError
-from streamops.operations import Operation, tasks
+from streamops.follow import Runbooks
+from streamops.operations import RUNBOOKS, Operation, tasks
+from streamops.records import FINAL, Deployment
+from streamops.recount import recount_job
 from streamops.settings import Settings
-from support import Servers, pythons, works_again
+from streamops.snapshots import marks
+from streamops_runtime import validate
+from streamops_runtime.local import local_spark
+from support import Operator, Servers, first_members, pythons, silent, works_again
 
 pytestmark = [pytest.mark.stack, pytest.mark.full]
-# Those of an upgrade that are cleared in every run; with more seeds, all are.
-WITH_SIDE_EFFECTS = ("prepare", "submit_driver", "switch", "finish")
 BACK = {**PATIENT, "accept_loss": ["avg_1m", "vol_1s"]}  # v1 has no such stages
-COLD = {**BACK, "standby": False}  # where the warm-up of a minute is not what is looked at
+COLD = {**BACK, "standby": False}  # where the warm-up is not what is looked at
+BY_ITSELF = "snapshots: {every: 5 minutes, keep: {last: 2}}\n"
 
 
 @pytest.fixture(scope="module")
 def job(stack: Settings, airflow: Airflow, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FreshJob]:
-    job = FreshJob.publish(stack, tmp_path_factory.mktemp("job"))
-    with job.trades():
+    first_members(Operator(stack))
+    with working_job(stack, tmp_path_factory.mktemp("job"), BY_ITSELF) as job:
         yield job
-    if job.record().desired == "running":
-        ended(airflow, airflow.trigger("cancel_job", {"job": job.name}))
 
 
 @pytest.fixture(autouse=True)
 def calm(job: FreshJob) -> None:
-    """Airflow goes on with what a failed try began; the next one would only be told that the job is busy."""
-    wait_for(lambda: free(job), 390, f"the end of what works on {job.name}")
+    """What a test that failed began is over: the next one would only be told that the job is busy."""
+    wait_for(lambda: free(job), RUN_S, f"the end of what works on {job.name}")
 
 
 @pytest.fixture
 def running(airflow: Airflow, job: FreshJob) -> FreshJob:
-    """The job with v2 running, whatever the tests before left."""
+    """The job at work, in v2 at first."""
     record = job.record()
     if not record.deployment:
         run_to_end(airflow, "deploy_job", {"job": job.name, "version": "v2", **PATIENT})
     elif record.desired != "running":
         run_to_end(airflow, "start_job", {"job": job.name, **PATIENT})
-    wait_for(lambda: works_again(job), 360, f"{job.name} working")
-    job.caught_up()
+    wait_for(lambda: works_again(job), RUN_S, f"{job.name} working")
+    job.caught_up(RUN_S)
     return job
+
+
+def exact(job: FreshJob) -> None:
+    """Every event so far counts once, and one driver works."""
+    wait_for(lambda: works_again(job), RUN_S, f"{job.name} working")
+    job.caught_up(RUN_S)
+    report = job.recount()
+    assert report.clean, report.reason
+    wait_for(lambda: len(pythons(job.name)) == 1, RUN_S, "one driver only")
+    assert free(job)
 
 
 @pytest.mark.parametrize(
@@ -63,120 +104,22 @@ def test_bad_values_are_refused_before_there_is_a_run(airflow, bad):
             airflow.trigger(runbook, bad)
 
 
-def test_the_whole_life_of_a_job_through_its_runbooks(airflow, job, request):
-    run = run_to_end(airflow, "deploy_job", {"job": job.name, "version": "v1", **PATIENT})
-    assert run.state == "success", log(airflow, run, "check")
-    assert set(states(airflow, run).values()) == {"success"}
-    assert job.runs("v1")
-    done = operation(job, run)
-    assert done is not None
-    assert done.state == "succeeded"
-    assert done.owner.kind == "airflow"
-    assert done.id in log(airflow, run, "check")
-
-    # Deploying what runs changes nothing; deploying another version over it is refused and says what to use.
-    before = job.record()
-    assert run_to_end(airflow, "deploy_job", {"job": job.name, "version": "v1", **PATIENT}).state == "success"
-    assert (job.record().launch, job.record().deployment) == (before.launch, before.deployment)
-    refused = run_to_end(airflow, "deploy_job", {"job": job.name, "version": "v2", **PATIENT})
-    assert refused.state == "failed"
-    assert "upgrade_job" in airflow.error(refused.dag_id, refused.run_id, "check")
-    assert job.runs("v1")
-
-    # A second trigger while the first one works: skipped, and the owner is named.
-    job.caught_up()
-    first = airflow.trigger("upgrade_job", {"job": job.name, "version": "v2", "snapshot": "before-v2", **PATIENT})
-    wait_for(lambda: states(airflow, first).get("check") == "success", 180, "the upgrade's check")
-    second = run_to_end(airflow, "cancel_job", {"job": job.name})
-    assert set(states(airflow, second).values()) == {"skipped"}
-    assert first.run_id in log(airflow, second, "check")
-    assert operation(job, second) is None
-    first = ended(airflow, first)
-    assert first.state == "success", states(airflow, first)
-    assert job.runs("v2")
-    assert records.read(job.store, keys.operation(job.name, operation(job, first).id), Operation)
-    assert job.store.get(keys.manifest(job.name, "before-v2")).body
-
-    # The switch's log alone tells what was done.
-    told = log(airflow, first, "switch")
-    assert "before-v2" in told
-
-    # Clearing a finished task runs it and all after it again, and changes nothing.
-    before = job.record()
-    for task in tasks("upgrade_job") if request.config.getoption("--seeds") > 1 else WITH_SIDE_EFFECTS:
-        clear(airflow, first, task)
-        again = ended(airflow, first)
-        assert again.state == "success", (task, states(airflow, again))
-    assert (job.record().launch, job.record().deployment) == (before.launch, before.deployment)
-    assert job.runs("v2")
-
-    assert run_to_end(airflow, "snapshot_job", {"job": job.name, "snapshot": "live"}).state == "success"
-    assert job.runs("v2")
-    taken = run_to_end(airflow, "snapshot_job", {"job": job.name, "snapshot": "live"})
-    assert taken.state == "failed"
-    assert "live" in airflow.error(taken.dag_id, taken.run_id, "check")
-
-    assert run_to_end(airflow, "cancel_job", {"job": job.name}).state == "success"
-    assert job.record().desired == "stopped"
-    assert run_to_end(airflow, "start_job", {"job": job.name, **PATIENT}).state == "success"
-    assert job.runs("v2")
-    job.caught_up()
-    assert free(job)
-    report = job.recount()
-    assert report.clean, report.reason
+def test_deploying_what_runs_changes_nothing(airflow, running):
+    before = running.record()
+    run = run_to_end(airflow, "deploy_job", {"job": running.name, "version": before.version, **PATIENT})
+    assert run.state == "success"
+    after = running.record()
+    assert (after.launch, after.deployment) == (before.launch, before.deployment)
 
 
-def test_a_run_marked_failed_before_its_first_task_is_failed_and_holds_nothing(airflow, job):
-    before = job.record()
-    run = airflow.trigger("cancel_job", {"job": job.name})
+def test_a_run_marked_failed_before_its_first_task_is_failed_and_holds_nothing(airflow, running):
+    before = running.record()
+    run = airflow.trigger("cancel_job", {"job": running.name})
     mark_failed(airflow, run)
     assert ended(airflow, run).state == "failed"
     assert states(airflow, run)["finish"] != "success"
-    assert free(job)
-    assert job.record() == before
-
-
-def test_marking_the_run_failed_brings_the_old_version_back(airflow, running):
-    job = running
-    run = airflow.trigger("upgrade_job", {"job": job.name, "version": "v1", "snapshot": "interrupted", **BACK})
-    wait_for(lambda: states(airflow, run).get("submit_driver") in ("running", "deferred"), 270, "the submission")
-    mark_failed(airflow, run)
-    run = ended(airflow, run)
-    assert run.state == "failed"
-    assert states(airflow, run)["release_lock"] == "success"
-    assert states(airflow, run)["restore_old_version"] == "success"
-    assert states(airflow, run)["outcome"] == "failed"
-    wait_for(lambda: job.runs("v2"), 270, "the old version running")
-    assert job.record().standby is None
-    job.caught_up()
-    report = job.recount()
-    assert report.clean, report.reason
-
-
-@pytest.mark.full
-def test_a_run_marked_failed_during_the_switch_ends_with_the_old_version_running(airflow, running):
-    job = running
-    run = airflow.trigger("upgrade_job", {"job": job.name, "version": "v1", "snapshot": "interrupted-2", **COLD})
-    wait_for(lambda: states(airflow, run).get("switch") == "running", 1200, "the switch")
-    mark_failed(airflow, run)
-    run = ended(airflow, run)
-    assert run.state == "failed"
-    wait_for(lambda: job.runs("v2"), 360, "the old version running")
-    job.caught_up()
-    report = job.recount()
-    assert report.clean, report.reason
-
-
-def spoiled(job: FreshJob, version: str, changes: dict[str, str]) -> None:
-    """Publish a version of v1 whose code or definition differs."""
-    directory = job.directory.parent / version
-    directory.mkdir()
-    for name, target in (("trade_analyser.py", "trade_analyser.py"), ("v1.yaml", f"{version}.yaml")):
-        text = (job.directory / name).read_text().replace("version: v1", f"version: {version}")
-        for old, new in changes.items():
-            text = text.replace(old, new)
-        (directory / target).write_text(text)
-    artifacts.publish(job.store, directory, version)
+    assert free(running)
+    assert running.record() == before
 
 
 NOT_CONTINUED = {
@@ -187,12 +130,33 @@ NOT_CONTINUED = {
 }  # fmt: skip
 
 
+@pytest.fixture(scope="module")
+def not_continued(job: FreshJob) -> None:
+    """Versions of v1 whose code or definition differs, with what Spark makes of them."""
+    with local_spark() as spark:
+        for version, (changes, _, _) in NOT_CONTINUED.items():
+            directory = copied(job, version, changes)
+            found = validate.fingerprints(spark, load(directory / f"{version}.yaml"), directory)
+            publish_quickly(job.store, directory, version, plan=found)
+
+
+def copied(job: FreshJob, version: str, changes: dict[str, str]) -> Path:
+    """A copy of v1 under another name, with changes in its code and definition."""
+    directory = job.directory.parent / version
+    directory.mkdir()
+    for name, target in (("trade_analyser.py", "trade_analyser.py"), ("v1.yaml", f"{version}.yaml")):
+        text = (job.directory / name).read_text().replace("version: v1", f"version: {version}")
+        for old, new in changes.items():
+            text = text.replace(old, new)
+        (directory / target).write_text(text)
+    return directory
+
+
 @pytest.mark.parametrize("version", NOT_CONTINUED)
-def test_state_that_cannot_be_continued_is_refused_before_anything_is_touched(airflow, running, version):
+def test_state_that_cannot_be_continued_is_refused_before_anything_is_touched(airflow, running, not_continued, version):
     job = running
-    changes, reason, accepted = NOT_CONTINUED[version]
+    _, reason, accepted = NOT_CONTINUED[version]
     before = job.record()
-    spoiled(job, version, changes)
     run = run_to_end(airflow, "upgrade_job", {"job": job.name, "version": version, "accept_loss": accepted})
     assert run.state == "failed"
     assert reason in airflow.error(run.dag_id, run.run_id, "check")
@@ -201,35 +165,156 @@ def test_state_that_cannot_be_continued_is_refused_before_anything_is_touched(ai
     assert job.record() == before
     assert free(job)
     assert job.runs(before.version)
-    job.caught_up()
 
 
-@pytest.mark.full
+# --- what runs by itself
+
+
+def test_retention_removes_the_surplus_and_keeps_what_is_pinned(airflow, running):
+    job = running
+    for name in ("surplus", "pinned", "kept-1", "kept-2"):
+        Operator(job.settings).run("snapshot_job", job.name, snapshot=name)
+    marks.pin(job.store, job.name, "pinned", "an audit", "ada")
+    with at_work(job.settings, "apply_retention"):
+        run = run_to_end(airflow, "apply_retention", {"job": job.name})
+    told = log(airflow, run, "apply_retention")
+    assert run.state == "success", told
+    assert [manifest.name for manifest in snapshots.list(job.store, job.name)] == ["pinned", "kept-1", "kept-2"]
+    assert f"{job.name}/surplus removed: not kept by last 2" in told
+    assert f"{job.name}/pinned kept: pinned (an audit)" in told
+    for manifest in snapshots.list(job.store, job.name):
+        snapshots.verify(job.store, manifest)
+
+
+def test_a_snapshot_that_is_due_is_taken_and_once(airflow, running):
+    job = running
+    key = keys.deployment(job.name, job.record().deployment)
+    found = records.read(job.store, key, Deployment)
+    assert found is not None
+    older = found.value.created - timedelta(minutes=10)  # as if it had run that long
+    records.write(job.store, key, found.value.model_copy(update={"created": older}))
+    with at_work(job.settings, "scheduled_snapshots"):
+        assert run_to_end(airflow, "scheduled_snapshots", {}).state == "success"
+        first = scheduled.last_of(job.store, job.name)
+        assert first is not None
+        assert first.state == "taken"
+        assert run_to_end(airflow, "scheduled_snapshots", {}).state == "success"
+    second = scheduled.last_of(job.store, job.name)
+    assert second is not None
+    assert second == first or second.slot > first.slot  # only when the next one is due
+    snapshots.verify(job.store, snapshots.load(job.store, job.name, first.snapshot))
+    assert job.runs("v2")
+
+
+@pytest.fixture(scope="module")
+def good(job: FreshJob) -> str:
+    """A snapshot of v2 at work."""
+    wait_for(lambda: works_again(job), RUN_S, f"{job.name} working")
+    Operator(job.settings).run("snapshot_job", job.name, snapshot="good")
+    return "good"
+
+
+def test_snapshots_are_read_back_and_the_newest_is_restored_continues_and_is_recounted(airflow, running, good):
+    job, before = running, running.record()
+    with at_work(job.settings, "verify_snapshots"):
+        run = run_to_end(airflow, "verify_snapshots", {"job": job.name, "days": 0, "restore": True, "restore_days": 0})
+    told = log(airflow, run, "test_restore")
+    assert run.state == "success", told
+    for manifest in snapshots.list(job.store, job.name):
+        check = marks.checks(job.store, job.name, manifest.name, manifest.attempt).checks["read back"]
+        assert (check.problem, check.objects) == ("", len(manifest.objects))
+    manifest = snapshots.load(job.store, job.name, good)
+    check = marks.checks(job.store, job.name, good, manifest.attempt).checks["restored"]
+    assert check.problem == ""
+    assert "of 3 stages" in check.details
+    assert int(check.details.split(" recounted, ")[1].split(" points")[0].replace(",", "")) > 20
+    name = scratch.scratch_name(job.name)
+    assert jobs.record(job.store, name) is None
+    assert not pythons(name)
+    assert not list(job.store.list(keys.versions(name)))
+    assert not list(scratch_points(job))
+    assert job.record() == before
+    exact(job)
+
+
+def scratch_points(job: FreshJob) -> Iterator[object]:
+    """What the job's restore tests left in InfluxDB."""
+    points = Points(job.settings)
+    try:
+        rows = points.records(
+            f'import "influxdata/influxdb/schema" schema.measurements(bucket: "{job.settings.influx_bucket}")'
+        )
+        own = re.compile(rf"scratch_[0-9a-f]{{8}}_{job.name.replace('-', '_')}_.*")
+        for name in (row["_value"] for row in rows if own.fullmatch(row["_value"])):
+            yield from points.read(name, 0, int(records.now().timestamp() * 1000), ("symbol",))
+    finally:
+        points.close()
+
+
+def test_a_driver_that_the_master_no_longer_holds_is_brought_back(airflow, running):
+    job, before = running, running.record()
+    status, lease = job.status(), jobs.lease(job.store, job.name)
+    assert status is not None
+    assert lease is not None
+    Operator(job.settings).ports().submitter.end_driver(status.driver)
+    wait_for(lambda: not pythons(job.name), RUN_S, "the end of the driver")
+    wait_for(lambda: (said := job.status()) and (silent(said) or said.state in FINAL), RUN_S, "its silence")
+    with at_work(job.settings, "reconcile"):
+        assert run_to_end(airflow, "reconcile", {}).state == "success"
+        wait_for(lambda: works_again(job, epoch_above=lease.epoch), RUN_S, "the job's return")
+    healed = list_operations(job.store, job.name)[-1]
+    assert (healed.request.runbook, healed.owner.dag_id) == ("recover_job", "reconcile")
+    assert (job.record().version, job.record().deployment) == (before.version, before.deployment)
+    exact(job)
+
+
+# --- what goes wrong in an upgrade
+
+
+def test_marking_the_run_failed_brings_the_old_version_back(airflow, running):
+    job = running
+    run = airflow.trigger("upgrade_job", {"job": job.name, "version": "v1", "snapshot": "interrupted", **BACK})
+    wait_for(lambda: states(airflow, run).get("submit_driver") in ("running", "deferred"), RUN_S, "the submission")
+    mark_failed(airflow, run)
+    run = ended(airflow, run)
+    assert run.state == "failed"
+    assert states(airflow, run)["release_lock"] == "success"
+    assert states(airflow, run)["restore_old_version"] == "success"
+    assert states(airflow, run)["outcome"] == "failed"
+    wait_for(lambda: job.runs("v2"), RUN_S, "the old version running")
+    assert job.record().standby is None
+    exact(job)
+
+
+def test_a_run_marked_failed_during_the_switch_ends_with_the_old_version_running(airflow, running):
+    job = running
+    run = airflow.trigger("upgrade_job", {"job": job.name, "version": "v1", "snapshot": "interrupted-2", **COLD})
+    wait_for(lambda: states(airflow, run).get("switch") == "running", RUN_S, "the switch")
+    mark_failed(airflow, run)
+    run = ended(airflow, run)
+    assert run.state == "failed"
+    wait_for(lambda: job.runs("v2"), RUN_S, "the old version running")
+    exact(job)
+
+
 def test_a_version_that_cannot_become_healthy_fails_the_run_and_the_old_one_runs(airflow, running):
     job = running
-    definition = (job.directory / "v2.yaml").read_text().replace("version: v2", "version: broken")
-    code = (job.directory / "trade_analyser.py").read_text()
-    directory = Path(job.directory, "broken-copy")
-    directory.mkdir()
-    (directory / "broken.yaml").write_text(definition)
-    (directory / "trade_analyser.py").write_text(code + "\nimport a_module_that_is_not_there\n")
+    directory = copied(job, "broken", {"import": "import a_module_that_is_not_there\nimport"})
     artifacts.publish(job.store, directory, "broken", check=False)
     unknown = ["avg_1s", "avg_1m", "vol_1s"]  # it was published without its plans
-    values = {"job": job.name, "version": "broken", "healthy_timeout_s": 60, "accept_loss": unknown}
-    run = run_to_end(airflow, "upgrade_job", values)
+    run = run_to_end(airflow, "upgrade_job", {"job": job.name, "version": "broken", **PATIENT, "accept_loss": unknown})
     assert run.state == "failed"
     assert states(airflow, run)["restore_old_version"] == "success"
-    wait_for(lambda: job.runs("v2"), 270, "the old version running")
+    wait_for(lambda: job.runs("v2"), RUN_S, "the old version running")
     assert free(job)
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("with_its_tasks", [True, False], ids=["scheduler-and-its-tasks", "scheduler"])
 def test_a_scheduler_that_dies_during_the_switch_leaves_a_run_that_ends_right(airflow, running, with_its_tasks):
     job, servers = running, Servers()
-    old = job.record()
-    run = airflow.trigger("upgrade_job", {"job": job.name, "version": "v1" if old.version == "v2" else "v2", **BACK})
-    wait_for(lambda: states(airflow, run).get("switch") == "running", 1200, "the switch")
+    version = "v1" if job.record().version == "v2" else "v2"
+    run = airflow.trigger("upgrade_job", {"job": job.name, "version": version, **COLD})
+    wait_for(lambda: states(airflow, run).get("switch") == "running", RUN_S, "the switch")
     scheduler = psutil.Process(servers.supervisor.program("airflow-scheduler").pid)
     tasks_of_it = scheduler.children(recursive=True)
     scheduler.kill()
@@ -239,17 +324,105 @@ def test_a_scheduler_that_dies_during_the_switch_leaves_a_run_that_ends_right(ai
     run = ended(airflow, run)
     done = operation(job, run)
     assert run.state == "success", (states(airflow, run), done and done.reason)
+    assert done is not None
     assert done.state == "succeeded"
-    assert (job.record().version, job.record().launch) == (done.request.version, done.id)
-    wait_for(lambda: job.runs(done.request.version), 180, "the new version running")
-    job.caught_up()
-    wait_for(lambda: len(pythons(job.name)) == 1, 180, "one driver only")
-    assert free(job)
-    report = job.recount()
-    assert report.clean, report.reason
+    assert (job.record().version, job.record().launch) == (version, done.id)
+    exact(job)
 
 
-@pytest.mark.full
+def upgraded(airflow: Airflow, job: FreshJob) -> Run:
+    """A finished upgrade to what runs now: the last one, or another."""
+    done = records.read(job.store, keys.operation(job.name, job.record().changed_by), Operation)
+    if done is None or done.value.request.runbook != "upgrade_job" or done.value.owner.kind != "airflow":
+        version = "v1" if job.record().version == "v2" else "v2"
+        return run_to_end(airflow, "upgrade_job", {"job": job.name, "version": version, **COLD})
+    return airflow.run("upgrade_job", done.value.owner.run_id)
+
+
+def test_clearing_any_finished_task_changes_nothing(airflow, running):
+    job = running
+    run = upgraded(airflow, job)
+    before = job.record()
+    for task in tasks("upgrade_job"):
+        clear(airflow, run, task, downstream=False)
+        again = ended(airflow, run)
+        assert again.state == "success", (task, states(airflow, again))
+        assert job.record() == before, task
+    exact(job)
+
+
+# --- going back, elsewhere, and without Airflow
+
+
+def test_restore_continues_the_version_from_its_snapshot(airflow, running, good):
+    job, before = running, running.record()
+    assert before.version == "v2"
+    run = run_to_end(airflow, "restore_job", {"job": job.name, "snapshot": good, **PATIENT})
+    assert run.state == "success", states(airflow, run)
+    assert job.runs("v2")
+    record = job.record()
+    assert record.deployment > before.deployment
+    assert jobs.deployment(job.store, job.name, record.deployment).from_snapshot == f"{job.name}/{good}"
+    exact(job)
+
+
+def test_a_fork_continues_another_jobs_snapshot_beside_it(airflow, running, good, tmp_path):
+    job, before = running, running.record()
+    other = FreshJob.publish(job.settings, tmp_path)
+    values = {"job": other.name, "version": "v2", "from_snapshot": f"{job.name}/{good}", **PATIENT}
+    refused = run_to_end(airflow, "deploy_job", values)
+    assert refused.state == "failed"
+    assert "fork" in airflow.error(refused.dag_id, refused.run_id, "check").lower()
+    try:
+        run = run_to_end(airflow, "deploy_job", {**values, "fork": True, "topics": {"trades": job.name}})
+        assert run.state == "success", states(airflow, run)
+        assert other.runs("v2")
+        end = job.end()
+        wait_for(lambda: other.read() >= end, RUN_S, "the fork catching up")
+        since = snapshots.load(job.store, job.name, good).stages["avg_1s"].offsets
+        report = recount_job(other.settings, other.store, other.name, since=since)
+        assert report.clean, (report.reason, [item.examples for item in report.measurements])
+    finally:
+        stop(other)
+    assert job.record() == before
+    exact(job)
+
+
+def test_without_airflow_a_command_does_the_same_and_airflow_continues_from_there(airflow, running):
+    job, servers = running, Servers()
+    before = job.record()
+    for name in AIRFLOW:
+        servers.supervisor.stop(name)
+    try:
+        refused = streamops("cancel", job.name)
+        assert refused.returncode == 1
+        assert "did not answer" in refused.stderr
+        stopped = streamops("cancel", job.name, "--without-airflow")
+        assert stopped.returncode == 0, stopped.stderr
+        assert "does not answer" in stopped.stdout
+        assert job.record().desired == "stopped"
+    finally:
+        for name in AIRFLOW:
+            servers.supervisor.start(name)
+        ready.wait("airflow-api-server", ready.airflow, servers.layout, RUN_S)
+    Runbooks(airflow, job.store).wait_ready(RUNBOOKS, RUN_S)
+    run = run_to_end(airflow, "start_job", {"job": job.name, **PATIENT})
+    assert run.state == "success", states(airflow, run)
+    assert job.runs(before.version)
+    assert job.record().deployment == before.deployment
+    exact(job)
+
+
+def streamops(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command: list[Any] = [Path(sys.executable).with_name("streamops"), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=os.environ, timeout=RUN_S, check=False)
+
+
+def test_no_secret_is_in_any_log_or_xcom(airflow, job, stack):
+    assert secrets_shown(airflow, job, stack) == []
+
+
+@pytest.mark.long
 def test_after_a_power_cut_up_brings_the_running_job_back(running):
     job, servers = running, Servers()
     before = job.record()
@@ -259,23 +432,6 @@ def test_after_a_power_cut_up_brings_the_running_job_back(running):
         with suppress(psutil.NoSuchProcess):
             process.kill()
     lifecycle.up(servers.layout.home, generator=False)  # at once, while a large one still holds its ports
-    wait_for(lambda: works_again(job), 720, f"{job.name} working")
+    wait_for(lambda: works_again(job), RUN_S, f"{job.name} working")
     assert (job.record().launch, job.record().deployment) == (before.launch, before.deployment)
-    job.caught_up()
-    assert len(pythons(job.name)) == 1
-    report = job.recount()
-    assert report.clean, report.reason
-
-
-def test_no_secret_is_in_any_log_or_xcom(airflow, job, stack):
-    secrets = [stack.s3_secret_key, stack.s3_retention_secret_key, stack.influx_token, stack.airflow_password]
-    texts = []
-    for info in job.store.list(keys.operations(job.name)):
-        found = records.read(job.store, info.key, Operation)
-        owner = found.value.owner
-        for task in airflow.tasks(owner.dag_id, owner.run_id):
-            texts += airflow.log(owner.dag_id, owner.run_id, task.task_id, max(1, task.tries))
-            texts.append(str(airflow.xcom(owner.dag_id, owner.run_id, task.task_id)))
-    assert texts
-    shown = "\n".join(texts)
-    assert not [secret for secret in secrets if secret.get_secret_value() in shown]
+    exact(job)

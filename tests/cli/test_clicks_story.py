@@ -53,7 +53,7 @@ def click(settings: Settings, topic: str, first: datetime, minutes: int) -> None
     producer.close()
 
 
-def recounted(job: str, expected: dict[str, int], deadline_s: float = 120) -> dict[str, dict]:
+def recounted(job: str, expected: dict[str, int], deadline_s: float = 300) -> dict[str, dict]:
     """Wait until a clean recount compares at least this many points of each measurement."""
     end = time.monotonic() + deadline_s
     while True:
@@ -98,7 +98,7 @@ def test_a_job_of_ones_own_from_new_to_upgrade(stack: Settings, tmp_path: Path) 
     streamops("publish", str(directory), "--version", "v2")
     assert "upgrade" in streamops("deploy", job, "v2", code=1)  # another version runs: the refusal names the way
 
-    assert f"{job} v2 is running" in streamops("upgrade", job, "v2", "--snapshot", "before-v2")
+    assert f"{job} v2 is running" in streamops("upgrade", job, "v2", "--snapshot", "before-v2", "--probation", "5")
     click(stack, topic, first + timedelta(minutes=5), 5)
     found = recounted(job, {measurement: 3 * 9, f"{measurement}_all": 3})
     assert found[measurement]["missing"] == found[measurement]["wrong"] == found[measurement]["unexpected"] == 0

@@ -14,6 +14,7 @@ from streamops.records import DriverStatus
 from streamops.settings import Settings
 from support import Operator, pythons
 
+WAIT_S = 300  # finds what hangs
 BAD_LINES = "no ping at all\n1HGCM82633A004352,41.0\n1HGCM82633A004352,north,-90.0,1700000000.0\n"
 
 
@@ -24,40 +25,46 @@ def test_no_ping_is_missed_by_an_update_a_killed_driver_or_faults_of_the_sources
     stack: Settings, tmp_path: Path
 ) -> None:
     fleet, operator = Fleet(stack, tmp_path), Operator(stack)
+    try:
+        _story(fleet, operator)
+    finally:
+        operator.run("cancel_job", fleet.name)
+
+
+def _story(fleet: Fleet, operator: Operator) -> None:
     with fleet.simulator("alpha"):
         with fleet.simulator("beta"):
             operator.run("deploy_job", fleet.name, version="v1", addresses=fleet.addresses, library="fleet_types/v1")
-            wait_for(lambda: fleet.saved() > 30, 270, "pings of both fleets as points")
+            wait_for(lambda: fleet.saved() > 30, WAIT_S, "pings of both fleets as points")
             wait_for(
                 lambda: any("Highest sequence number is: " in text for text in fleet.messages("source.beta")),
-                180,
+                WAIT_S,
                 "the log of a poll that brought pings",
             )
             # Case 1: a logging step is added; what comes meanwhile is read afterwards. Polls are logged no more.
             quiet = {"version": "v2", "snapshot": "my-snapshot", "standby": False, "logging": {"source.beta": "INFO"}}
             update = operator.run("upgrade_job", fleet.name, **quiet)
-            wait_for(lambda: fleet.messages("sink.vehicles", update.id), 270, "a logged ping")
+            wait_for(lambda: fleet.messages("sink.vehicles", update.id), WAIT_S, "a logged ping")
             assert fleet.messages("sink.vehicles", update.id)[0].startswith("SAVING PING: ")
         # Beta is away, alpha goes on, and a file of bad lines is of no consequence.
         (fleet.alpha / "bad.csv").write_text(BAD_LINES)
-        wait_for(lambda: fleet.faults().get("beta.unreachable", 0) > 0, 180, "the counted fault of beta")
-        wait_for(lambda: _malformed(fleet) >= 3, 180, "the counted bad lines")
+        wait_for(lambda: fleet.faults().get("beta.unreachable", 0) > 0, WAIT_S, "the counted fault of beta")
+        wait_for(lambda: _malformed(fleet) >= 3, WAIT_S, "the counted bad lines")
         before = fleet.saved()
-        wait_for(lambda: fleet.saved() > before, 180, "pings of alpha while beta is away")
+        wait_for(lambda: fleet.saved() > before, WAIT_S, "pings of alpha while beta is away")
         with fleet.simulator("beta"):  # again, with its memory
             status = fleet.status()
             assert status is not None
             (driver,) = pythons(fleet.name)
             os.kill(driver.pid, signal.SIGKILL)
-            wait_for(lambda: _other(fleet, status), 540, "a new driver")
+            wait_for(lambda: _other(fleet, status), WAIT_S, "a new driver")
             before = fleet.saved()
-            wait_for(lambda: fleet.saved() > before + 20, 360, "pings after the driver was killed")
+            wait_for(lambda: fleet.saved() > before + 20, WAIT_S, "pings after the driver was killed")
     found = fleet.recounted()
     assert found.clean, found
     told = fleet.messages("source.beta", update.id)
     assert any("asked again" in text for text in told), told  # warnings are still told
     assert not [text for text in told if "Highest sequence number is: " in text]
-    operator.run("cancel_job", fleet.name)
 
 
 def _malformed(fleet: Fleet) -> int:

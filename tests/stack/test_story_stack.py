@@ -149,6 +149,7 @@ def test_upgrade_through_the_form_under_load_while_a_second_trigger_is_skipped(p
     told = page.log("upgrade_job", run_id, "switch", "SavePoint1")  # tells by itself what was done
     assert f"{len(manifest.objects):,}" in told or str(len(manifest.objects)) in told
     page.picture("airflow-upgrade-switch-log")
+    page.leave()
     wait_for(lambda: job.runs("v2"), RUN_S, "v2 running")
     upgrade.append(run)
 
