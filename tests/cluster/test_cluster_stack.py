@@ -1,8 +1,13 @@
-"""The cluster's whole story on the real servers, through Airflow: shut down, start again, grow, lose a node, shrink."""
+"""The cluster's whole story on the real servers, through Airflow: shut down, start again, grow, lose a node, shrink.
+
+Faults 8, 35 and 36: a killed worker, one that is drained, and a shutdown in the middle of a batch.
+"""
 
 from __future__ import annotations
 
+import random
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +15,7 @@ from typing import Any
 import pytest
 
 from fresh_job import FreshJob, wait_for
-from streamops import artifacts, jobs, locks
+from streamops import artifacts, locks
 from streamops.adapters.airflow import Airflow
 from streamops.adapters.nodes import SupervisedNodes
 from streamops.adapters.object_store import ObjectStore
@@ -23,7 +28,7 @@ from streamops.follow import Runbooks, request
 from streamops.names import CLUSTER
 from streamops.operations import Operation
 from streamops.settings import Settings
-from support import Operator, first_members, hosting
+from support import Operator, first_members, hosting, invariant, mark, works_again
 
 pytestmark = [pytest.mark.stack, pytest.mark.full]
 RUNBOOKS = ("deploy_job", "cancel_job", "shutdown_cluster", "restart_cluster", "scale_cluster")
@@ -71,14 +76,21 @@ def working(job: FreshJob, seconds: float = 600) -> None:
     job.caught_up(seconds)
 
 
-def test_a_shutdown_saves_every_job_and_a_restart_brings_back_exactly_those(stack, job, runbooks, nodes):
+def at_another_point_of_the_batch(seed: int) -> None:
+    """Batches last about a second: each seed's fault meets another part of one."""
+    time.sleep(random.Random(seed).random())
+
+
+def test_a_shutdown_saves_every_job_and_a_restart_brings_back_exactly_those(stack, job, runbooks, nodes, seed):
     working(job)
+    start = mark(job)
     shown = look(stack, job.store)
     assert (shown.state, shown.ready, shown.desired) == ("running", 2, 2)
     assert any(job.name in member.drivers for member in shown.members)
     assert any(job.name in member.executors for member in shown.members)
     assert shown.version.startswith("Spark 4.")
 
+    at_another_point_of_the_batch(seed)
     done = run(runbooks, "shutdown_cluster", stop_timeout_s=120)
     assert done.facts("record_set")["jobs"] == [job.name]
     assert set(done.facts("stop_workers")["exit"]) == {"node-1", "node-2"}
@@ -101,11 +113,12 @@ def test_a_shutdown_saves_every_job_and_a_restart_brings_back_exactly_those(stac
     working(job)
     with pytest.raises(StreamOpsError, match=r"runs already \(2/2 members\)"):
         run(runbooks, "restart_cluster")
+    invariant(job, start)
     report = job.recount()
     assert report.clean, report.reason
 
 
-def test_growing_losing_a_node_and_shrinking_while_the_job_runs(stack, job, runbooks, nodes):
+def test_growing_losing_a_node_and_shrinking_while_the_job_runs(stack, job, runbooks, nodes, seed):
     working(job)
     launch = job.record().launch
     done = run(runbooks, "scale_cluster", change=1, **PATIENT)
@@ -115,16 +128,18 @@ def test_growing_losing_a_node_and_shrinking_while_the_job_runs(stack, job, runb
     assert (look(stack, job.store).ready, look(stack, job.store).desired) == (3, 3)
 
     # Kill the node that runs the driver.
-    epoch, victim = jobs.lease(job.store, job.name).epoch, hosting(job, nodes)
+    start, victim = mark(job), hosting(job, nodes)
+    at_another_point_of_the_batch(seed)
     private = passwords(stack.nodes_private_file)
     node = nodes.inventory.node(victim)
     Supervisor(node.supervisor, private["user"], private["password"]).signal(node.program, "KILL")
-    wait_for(lambda: jobs.lease(job.store, job.name).epoch > epoch, 600, "a new driver with the lease")
-    working(job)
+    wait_for(lambda: works_again(job, start.epoch), 600, "a new driver at work")
+    invariant(job, start)
     wait_for(lambda: look(stack, job.store).ready == 3, 300, "all members")
 
     # Remove the node that runs it now, gracefully.
-    leaving, launch = hosting(job, nodes), job.record().launch
+    start, leaving, launch = mark(job), hosting(job, nodes), job.record().launch
+    at_another_point_of_the_batch(seed)
     done = run(runbooks, "scale_cluster", size=2, nodes=[leaving], stop_timeout_s=120, **PATIENT)
     assert done.facts("decommission")["nodes"] == [leaving]
     assert not nodes.program(leaving).up
@@ -132,6 +147,7 @@ def test_growing_losing_a_node_and_shrinking_while_the_job_runs(stack, job, runb
     assert job.record().deployment == 1
     working(job)
     assert hosting(job, nodes) != leaving
+    invariant(job, start)
     report = job.recount()
     assert report.clean, report.reason
     for scope in (job.name, CLUSTER):

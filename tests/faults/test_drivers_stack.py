@@ -40,7 +40,7 @@ def test_drivers_and_executors_share_the_archive_of_classes(job, stack):
 
 def test_a_killed_driver_is_back_by_itself(job, seed, recovered):
     """With both halves killed, or one alone: that ends the other, so that nothing stays behind that could write."""
-    start = mark(job)
+    start, launch = mark(job), job.record().launch
     both = drivers(job.name)
     assert len(both) == 2, [item.info for item in both]  # the JVM and its Python
     chance = random.Random(seed)
@@ -52,6 +52,8 @@ def test_a_killed_driver_is_back_by_itself(job, seed, recovered):
     wait_for(lambda: works_again(job, start.epoch), 450, "a new driver at work")
     assert recovered(began) < 30
     assert not [item for item in both if alive(item)]
+    assert jobs.lease(job.store, job.name).launch == launch  # relaunched by the master, not by a runbook
+    wait_for(lambda: jobs.lease(job.store, job.name).fruitless == 0, 90, "a relaunch that counts as fruitful")
     invariant(job, start)
 
 

@@ -1,22 +1,30 @@
-"""Faults 8, 9, 11, 35 and 36: workers, the master, all of them at once, and the runbooks of the cluster meanwhile."""
+"""Faults 9, 11 and 19: the master, every process of the cluster at once, and operations that meet on one job.
+
+Workers that are killed or leave, and shutdowns, are the story of tests/cluster/test_cluster_stack.py.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import random
+import threading
 import time
+import uuid
+from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
 
 from fresh_job import wait_for
 from stack import lifecycle, ready
-from streamops import jobs
+from streamops import jobs, snapshots
 from streamops.adapters.nodes import SupervisedNodes
-from support import first_members, hosting, invariant, mark, on_cluster, works_again
+from streamops.errors import LockedError
+from streamops.follow import request
+from streamops.operations import Operation
+from support import first_members, hosting, invariant, mark, works_again
 
 pytestmark = [pytest.mark.stack, pytest.mark.full]
-PROGRAMS = {"node-1": "spark-worker-1", "node-2": "spark-worker-2", "node-3": "spark-worker-3"}
 
 
 @pytest.fixture
@@ -35,17 +43,6 @@ def whole(operator, job):
 def at_another_point_of_the_batch(seed: int) -> None:
     """Batches last about a second: each seed's fault meets another part of one."""
     time.sleep(random.Random(seed).random())
-
-
-def test_a_killed_worker_takes_its_driver_along_and_the_job_goes_on(job, servers, nodes, seed, recovered):
-    start = mark(job)
-    victim = hosting(job, nodes)
-    at_another_point_of_the_batch(seed)
-    began = time.monotonic()
-    servers.supervisor.signal(PROGRAMS[victim], "KILL")
-    wait_for(lambda: works_again(job, start.epoch), 600, "the job at work again")
-    recovered(began)
-    invariant(job, start)
 
 
 def test_a_killed_master_leaves_running_jobs_alone_and_a_deploy_works_after_its_return(
@@ -88,27 +85,44 @@ def is_spark(process: psutil.Process) -> bool:
     return "org.apache.spark" in line or "bootstrap.py" in line or "pyspark.daemon" in line
 
 
-def test_a_shutdown_in_the_middle_of_a_batch_loses_nothing(job, operator, nodes, seed, recovered):
-    start = mark(job)
-    at_another_point_of_the_batch(seed)
-    done = on_cluster(operator, "shutdown_cluster")
-    assert job.name in done.facts("record_set")["jobs"]
-    assert nodes.master().status == "DOWN"
-    began = time.monotonic()
-    done = on_cluster(operator, "restart_cluster")
-    recovered(began)
-    assert done.facts("caught_up")["jobs"][job.name]["events"] > 0
-    invariant(job, start)
+def test_an_upgrade_a_snapshot_and_a_scaling_of_one_job_at_the_same_time(job, operator, nodes, seed, recovered):
+    """One holds the lock; whoever comes meanwhile is refused with the holder's name, and has done nothing."""
+    start, old, leaving = mark(job), job.record(), hosting(job, nodes)
+    version, snapshot = "v2" if old.version == "v1" else "v1", f"meets-{uuid.uuid4().hex[:4]}"
+    upgrade = operator.request("upgrade_job", job.name, version=version)
+    copy = operator.request("snapshot_job", job.name, snapshot=snapshot)
+    _, owner, name = operator.request("cancel_job", job.name)
+    patient = {"healthy_timeout_s": 400, "stop_timeout_s": 150, "members_timeout_s": 200}
+    drain = (
+        request("scale_cluster", size=1, nodes=[leaving], **patient),
+        owner.model_copy(update={"dag_id": "scale_cluster"}),
+        name,
+    )
+    asked = [upgrade, copy, drain]
+    random.Random(seed).shuffle(asked)
+    together = threading.Barrier(len(asked))
 
+    def run(one) -> Operation | LockedError:
+        engine = operator.engine()
+        together.wait(60)
+        try:
+            return engine.run(*one)
+        except LockedError as error:
+            operator.owners.dead.add(one[1].run_id)  # a DAG run that was refused is over
+            return error
 
-def test_the_worker_that_hosts_the_driver_is_drained_before_it_leaves(job, operator, nodes, seed, recovered):
-    start = mark(job)
-    leaving = hosting(job, nodes)
-    at_another_point_of_the_batch(seed)
     began = time.monotonic()
-    on_cluster(operator, "scale_cluster", size=1, nodes=[leaving])
+    with ThreadPoolExecutor(len(asked)) as pool:
+        ended = dict(zip((one[2] for one in asked), pool.map(run, asked), strict=True))
     recovered(began)
-    assert not nodes.program(leaving).up
-    assert hosting(job, nodes) != leaving
+    won = {name for name, outcome in ended.items() if not isinstance(outcome, LockedError)}
+    assert won
+    assert all(ended[name].state == "succeeded" for name in won)
+    holders = [one[1].run_id for one in asked if one[2] in won]
+    refused = [str(outcome) for name, outcome in ended.items() if name not in won]
+    assert all(any(holder in text for holder in holders) for text in refused), refused
+    assert (upgrade[2] in won) == (job.record().version == version)
+    assert (copy[2] in won) == (snapshots.find(job.store, job.name, snapshot) is not None)
+    assert (drain[2] in won) == (not nodes.program(leaving).up)
+    print("won:", won, "refused:", refused, flush=True)
     invariant(job, start)
-    on_cluster(operator, "scale_cluster", size=2)

@@ -6,12 +6,15 @@ import contextlib
 import os
 import subprocess
 import uuid
+from dataclasses import replace
 
 import psutil
 import pytest
+from kafka import TopicPartition
+from kafka.admin import KafkaAdminClient
 
-from fresh_job import FreshJob, publish_quickly, wait_for
-from streamops import checkpoints, jobs, receipts
+from fresh_job import FreshJob, publish_quickly, wait_for, with_ledger
+from streamops import checkpoints, jobs, keys, probation, receipts, snapshots
 from streamops.errors import SnapshotRefusedError, UnhealthyError
 from streamops.operations import Owner, Request
 from streamops.records import State
@@ -26,14 +29,13 @@ _TRADES = 'trades.withWatermark("time", delay)\n        .groupBy(F.window("time"
 _RAISE = 'F.raise_error(F.lit("after a while")).cast("boolean")'
 _BEGUN = 'F.lit(__import__("time").time())'  # when the query was started: it commits for some seconds after each start
 _RAISES = f"where(F.when(F.current_timestamp().cast('double') > {_BEGUN} + 5, {_RAISE}).otherwise(F.lit(True)))"
-WATCHED_S = {"fails": 90}  # until it has failed often enough; the others are judged when the time is over
+_AVERAGE = '.select("symbol", _average'
 BAD = {
-    "fails": ((_TRADES, _TRADES.replace("\n", f"\n        .{_RAISES}\n", 1)), None, "fails repeatedly"),
-    "slow": (None, ("max_per_batch: 300000", "max_per_batch: 100"), "falls behind"),
-    "silent": (
-        ('.select("symbol", _average', '.where("trades < 0").select("symbol", _average'),
-        None,
-        "produces nothing",
+    "fails": ((_TRADES, _TRADES.replace("\n", f"\n        .{_RAISES}\n", 1)), None),
+    # One stage produces nothing, and all fall behind.
+    "limps": (
+        (_AVERAGE, _AVERAGE.replace(".", '.where("trades < 0").', 1)),
+        ("max_per_batch: 300000", "max_per_batch: 100"),
     ),
 }
 
@@ -41,7 +43,7 @@ BAD = {
 @pytest.fixture(scope="module")
 def bad(shared: FreshJob) -> FreshJob:
     """The shared job, with versions that become healthy and then go wrong."""
-    for version, (code, wiring, _) in BAD.items():
+    for version, (code, wiring) in BAD.items():
         directory = shared.directory.parent / f"bad-{version}"
         directory.mkdir()
         text = (shared.directory / "trade_analyser.py").read_text()
@@ -58,19 +60,18 @@ def bad(shared: FreshJob) -> FreshJob:
     return shared
 
 
-@pytest.mark.parametrize("version", BAD)
-def test_a_version_that_goes_wrong_in_its_probation_gives_way_to_the_old_one(bad, job, operator, version, seed):
-    start = mark(job)
-    old = job.record()
+def goes_wrong(operator: Operator, job: FreshJob, version: str, probation_s: int, why: str) -> None:
+    """An upgrade whose version goes wrong in its probation, and gives way to the old one."""
+    start, old = mark(job), job.record()
     request, owner, name = operator.request(
         "upgrade_job",
         job.name,
         version=version,
         snapshot=f"before-{version}-{uuid.uuid4().hex[:4]}",
-        probation_s=WATCHED_S.get(version, 20),
+        probation_s=probation_s,
     )
     said = len(operator.said)
-    with pytest.raises(UnhealthyError, match=BAD[version][2]):
+    with pytest.raises(UnhealthyError, match=why):
         operator.engine().run(request, owner, name)
     found = operator.engine().find(job.name, name)
     assert found.state == "undone"
@@ -82,6 +83,32 @@ def test_a_version_that_goes_wrong_in_its_probation_gives_way_to_the_old_one(bad
     assert receipt.cost["again"]["avg_1s"] > 0
     wait_for(lambda: works_again(job, start.epoch), 270, "the old version at work")
     invariant(job, start)
+
+
+def test_a_version_that_fails_in_its_probation_gives_way_to_the_old_one(bad, job, operator, seed):
+    goes_wrong(operator, job, "fails", 90, "fails repeatedly")
+
+
+def test_a_version_that_falls_behind_or_is_silent_gives_way_to_the_old_one(bad, job, operator, seed, monkeypatch):
+    """Both verdicts, each from the numbers of one stage of the same real deployment."""
+    looks = []
+
+    def judge(stages, **rest):
+        looks.append((dict(stages), rest))
+        return decide(stages, **rest)
+
+    decide = probation.judge
+    monkeypatch.setattr(probation, "judge", judge)
+    goes_wrong(operator, job, "limps", 20, "falls behind|produces nothing")
+    stages, rest = looks[-1]
+    assert rest["over"]
+
+    def verdict(stage: str) -> str | None:
+        return decide({stage: stages[stage]}, **rest).failed
+
+    assert "falls behind" in verdict("vol_1s")
+    silent = replace(stages["avg_1s"], lag=0, samples=())  # it falls behind as well; that apart
+    assert "produces nothing" in decide({"avg_1s": silent}, **rest).failed
 
 
 def test_a_rollback_by_hand_runs_the_old_artifact_again_and_every_event_counts_once(job, operator, stack):
@@ -138,23 +165,28 @@ def test_a_job_that_lost_an_object_fails_clearly_and_is_restored(job, operator):
 def test_a_snapshot_that_retention_has_passed_is_refused_before_the_job_is_touched(job, operator):
     kept = f"old-{uuid.uuid4().hex[:4]}"
     operator.run("snapshot_job", job.name, snapshot=kept)
-    before = job.record()
-    ports = operator.ports()
-
-    class Later:
-        """The broker as it will be once it has removed what the snapshot continues with."""
-
-        def __getattr__(self, name):
-            return getattr(ports.ledger, name)
-
-        def beginning_offsets(self, topic):
-            return ports.ledger.end_offsets(topic)
-
-    request, owner, name = operator.request("restore_job", job.name, snapshot=kept)
+    offsets = snapshots.load(job.store, job.name, kept).stages["avg_1s"].offsets["trades"]["0"]
+    wait_for(lambda: job.read() > offsets, 180, "the job reading on")
+    remove_before(job, offsets + 1)
+    before = job.record(), jobs.lease(job.store, job.name).epoch, job.store.get(control(job)).body
     with pytest.raises(SnapshotRefusedError, match="retention"):
-        operator.engine(ledger=Later()).run(request, owner, name)
-    assert job.record() == before
-    assert job.runs(before.version)
+        operator.run("restore_job", job.name, snapshot=kept)
+    assert (job.record(), jobs.lease(job.store, job.name).epoch, job.store.get(control(job)).body) == before
+    assert job.runs(before[0].version)
+
+
+def remove_before(job: FreshJob, offset: int) -> None:
+    """What the broker's retention does: the topic begins here from now on."""
+    admin = KafkaAdminClient(bootstrap_servers=job.settings.kafka_bootstrap_servers)
+    try:
+        admin.delete_records({TopicPartition(job.name, 0): offset})
+    finally:
+        admin.close()
+    assert with_ledger(job.settings, lambda ledger: ledger.beginning_offsets(job.name)) == {"0": offset}
+
+
+def control(job: FreshJob) -> str:
+    return keys.control(job.name, str(job.record().launch))
 
 
 def streamops(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -181,6 +213,7 @@ def test_without_airflow_the_same_steps_run_under_the_same_lock(job, operator: O
         assert stopped.returncode == 0, stopped.stderr
         assert "does not answer" in stopped.stdout
         assert job.record().desired == "stopped"
+        stopped_at_a_boundary(job)
         started = streamops("start", job.name, "--without-airflow", "--timeout", "300")
         assert started.returncode == 0, started.stderr
         assert (job.record().version, job.record().deployment) == (old.version, old.deployment)
@@ -190,3 +223,12 @@ def test_without_airflow_the_same_steps_run_under_the_same_lock(job, operator: O
     finally:
         servers.start("airflow-api-server")
     invariant(job, start)
+
+
+def stopped_at_a_boundary(job: FreshJob) -> None:
+    """The lease is free, and the final status tells exactly what the checkpoint holds, stage by stage."""
+    status, lease = job.status(), jobs.lease(job.store, job.name)
+    assert (status.state, lease.holder) == (State.STOPPED, None)
+    prefix = checkpoints.current_epoch_prefix(job.store, job.name, job.record().deployment)
+    for name, stage in status.stages.items():
+        assert checkpoints.tail(job.store, f"{prefix}{name}/").offsets == stage.offsets
