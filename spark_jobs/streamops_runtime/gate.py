@@ -56,6 +56,7 @@ class Gate:
         mode: Mode = Mode.OPEN,
         time_column: str | None = None,
         retry_for_s: float = RETRY_FOR_S,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.stage = stage
         self.mode = mode
@@ -69,6 +70,7 @@ class Gate:
         self._stopping = stopping
         self._time_column = time_column
         self._retry_for_s = retry_for_s
+        self._clock = clock
         self._kept: list[tuple[int, Row]] = []
         self._promotion: tuple[datetime | None] | None = None
         self._lock = threading.Lock()
@@ -116,7 +118,7 @@ class Gate:
         self._kept.extend((batch_id, row) for row in rows)
 
     def _write(self, rows: Sequence[Row], batch_id: int) -> None:
-        deadline = time.monotonic() + self._retry_for_s
+        deadline = self._clock() + self._retry_for_s
         for sink in self._sinks:
             pause = 0.25
             while True:
@@ -129,7 +131,7 @@ class Gate:
                 except UnreachableError as error:
                     if self._stopping.is_set():  # nothing is committed, so this is a boundary
                         raise StopAtBoundary(self.stage) from error
-                    if time.monotonic() > deadline:
+                    if self._clock() > deadline:
                         raise
                     if not self.waiting_for:
                         log.warning("%s batch %s waits: %s", self.stage, batch_id, error)

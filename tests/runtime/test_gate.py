@@ -10,7 +10,8 @@ import pytest
 from pyspark.sql import Row
 
 from streamops.errors import LeaseLostError, StreamOpsError, UnreachableError
-from streamops_runtime.gate import Gate, Mode, StopAtBoundary
+from streamops_runtime.gate import RETRY_FOR_S, Gate, Mode, StopAtBoundary
+from streamops_runtime.sinks import Sink
 
 
 class Paper:
@@ -32,7 +33,7 @@ def row(second: int) -> Row:
     return Row(time=datetime(2026, 1, 1, 12, 0, second), value=second)
 
 
-def gate(sink: Paper, **more: object) -> Gate:
+def gate(sink: Sink, **more: object) -> Gate:
     values = {"check": lambda: None, "stopping": threading.Event(), "time_column": "time"} | more
     return Gate("stage", [sink], **values)  # type: ignore[arg-type]
 
@@ -82,10 +83,39 @@ def test_the_lease_is_checked_before_every_try() -> None:
     assert sink.written == {}
 
 
+class Outage(threading.Event):
+    """Time that passes only while the gate waits; the sink answers after some seconds of it."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.seconds, self.passed, self.longest = seconds, 0.0, 0.0
+
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout
+        self.passed += timeout
+        self.longest = max(self.longest, timeout)
+        return False
+
+    def write(self, rows: Sequence[Row], batch_id: int) -> None:
+        if self.passed < self.seconds:
+            raise UnreachableError("the sink is away")
+
+
+def test_a_sink_is_waited_for_as_long_as_the_gate_may_and_asked_often_enough() -> None:
+    outage = Outage(RETRY_FOR_S - 1)
+    opened = gate(outage, stopping=outage, clock=lambda: outage.passed)
+    opened.take([row(1)], 7)
+    assert (opened.rows, opened.waiting_for) == (1, "")
+    assert outage.longest <= 5  # seconds without a look, so that a batch is written soon after the sink is back
+
+
 def test_a_sink_that_stays_away_fails_the_batch_after_its_time() -> None:
-    sink = Paper(failures=10**6)
+    outage = Outage(10 * RETRY_FOR_S)
+    opened = gate(outage, stopping=outage, clock=lambda: outage.passed)
     with pytest.raises(UnreachableError):
-        gate(sink, retry_for_s=0.3).take([row(1)], 7)
+        opened.take([row(1)], 7)
+    assert RETRY_FOR_S < outage.passed < RETRY_FOR_S + 6
+    assert opened.rows == 0
 
 
 def test_what_a_sink_refuses_is_not_tried_again() -> None:
