@@ -4,7 +4,7 @@ FIRST = $(shell for p in python3 python3.13 python3.12 python3.11; do $$p -c '$(
 PYTHON ?= $(or $(FIRST),python3)
 BIN := .venv/bin
 SEEDS ?= 2
-# Tests that need no stack share the machine; those of the stack come last, one after the other.
+# Tests of the stack run one after the other in the first process, all others beside them in the second.
 PARALLEL := -n 2 --dist loadgroup --no-loadscope-reorder
 PYTEST_ARGS ?=
 LOCK = $(BIN)/uv pip compile -q --universal --python-version 3.11 --no-annotate --custom-compile-command 'make lock'

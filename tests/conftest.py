@@ -19,6 +19,7 @@ from streamops.adapters.airflow import Airflow
 from streamops.adapters.object_store import ObjectStore
 from streamops.follow import Runbooks
 from streamops.operations import RUNBOOKS
+from streamops.priority import lower
 from streamops.settings import Settings
 
 pytest_plugins = ["whole"]
@@ -27,6 +28,7 @@ ROOT = Path(__file__).resolve().parents[1]
 TEST_OFFSET = os.environ.get("STREAMOPS_TEST_PORT_OFFSET", "10000")
 TEST_HOME = ROOT / "build" / ("test-stack" if TEST_OFFSET == "10000" else f"test-stack-{TEST_OFFSET}")
 STACK = pytest.StashKey[Settings]()
+LANE = pytest.StashKey[str]()
 EVERY = pytest.StashKey[dict[str, frozenset[str]]]()
 
 
@@ -48,15 +50,15 @@ def pytest_unconfigure() -> None:
 
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in this hook too, and -m deselects in it
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With several test processes the tests of the stack are all in one of them: there is one stack.
+    """With several test processes the tests of the stack are all in one of them, the first: there is one stack.
 
-    They come last, because a failure among the others is known sooner.
+    The other processes take the other tests meanwhile, because a stack leaves the processor idle most of the time.
     """
     for item in items:
         config.stash[EVERY][item.nodeid] = frozenset(mark.name for mark in item.iter_markers())
         if item.get_closest_marker("stack"):
             item.add_marker(pytest.mark.xdist_group("stack"))
-    items.sort(key=lambda item: item.get_closest_marker("stack") is not None)
+    items.sort(key=lambda item: item.get_closest_marker("stack") is None)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -66,6 +68,18 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     apart = [item for item in session.items if item.get_closest_marker("stack") and not item.nodeid.endswith("@stack")]
     if apart:
         raise pytest.UsageError(f"pytest-xdist does not keep the tests of the stack together ({apart[0].nodeid}).")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> None:
+    """What runs beside the stack gives way to it: each test process that does becomes a session of low priority."""
+    if not hasattr(item.config, "workerinput") or item.config.stash.get(LANE, ""):
+        return
+    there_is_one = any(other.get_closest_marker("stack") for other in item.session.items)
+    item.config.stash[LANE] = "beside" if there_is_one and not item.get_closest_marker("stack") else "first"
+    if item.config.stash[LANE] == "beside":
+        os.setsid()
+        lower(os.getpid())
 
 
 @pytest.hookimpl(wrapper=True)
