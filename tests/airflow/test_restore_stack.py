@@ -88,7 +88,7 @@ def skipping(job: FreshJob, name: str, new: str, events: int) -> None:
     job.root.put(keys.manifest(job.name, new), changed.signed(job.store.keyring).model_dump_json().encode())
 
 
-@pytest.mark.full
+@pytest.mark.long
 def test_a_snapshot_that_would_lose_events_is_found_out_only_by_restoring_it(airflow, job, verification):
     skipping(job, "good", "skips", 400)
     run = run_to_end(airflow, "verify_snapshots", {"job": job.name, **NOW})

@@ -309,7 +309,7 @@ def test_a_version_that_cannot_become_healthy_fails_the_run_and_the_old_one_runs
     assert free(job)
 
 
-@pytest.mark.parametrize("with_its_tasks", [True, False], ids=["scheduler-and-its-tasks", "scheduler"])
+@pytest.mark.parametrize("with_its_tasks", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_a_scheduler_that_dies_during_the_switch_leaves_a_run_that_ends_right(airflow, running, with_its_tasks):
     job, servers = running, Servers()
     version = "v1" if job.record().version == "v2" else "v2"

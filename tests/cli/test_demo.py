@@ -68,7 +68,7 @@ def test_the_demo_tells_its_story(traffic: Settings, tmp_path: Path) -> None:
     assert any("CLEAN" in line for line in summary(report))
 
 
-@pytest.mark.full
+@pytest.mark.long
 def test_the_cluster_demo_tells_its_story(traffic: Settings, tmp_path: Path) -> None:
     quiet_s = 5.0
     base = Demo(traffic, Options(report=tmp_path), lambda line: None, lambda: lambda steps: None)

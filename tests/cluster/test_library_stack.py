@@ -21,7 +21,7 @@ from streamops.operations import Operation
 from streamops.settings import Settings
 from support import Operator, first_members
 
-pytestmark = [pytest.mark.stack, pytest.mark.full]
+pytestmark = [pytest.mark.stack, pytest.mark.long]
 PATIENT = {"healthy_timeout_s": 600}  # the machine may be busy with other tests
 
 
