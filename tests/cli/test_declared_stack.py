@@ -93,7 +93,7 @@ def job(stack: Settings, tmp_path: Path) -> Iterator[Transactions]:
 
 
 @pytest.mark.stack
-@pytest.mark.full
+@pytest.mark.long
 def test_declared_versions_process_each_transaction_once_and_a_stale_file_is_refused(
     stack: Settings, job: Transactions
 ) -> None:

@@ -89,6 +89,7 @@ def test_a_version_that_fails_in_its_probation_gives_way_to_the_old_one(bad, job
     goes_wrong(operator, job, "fails", 90, "fails repeatedly")
 
 
+@pytest.mark.long
 def test_a_version_that_falls_behind_or_is_silent_gives_way_to_the_old_one(bad, job, operator, seed, monkeypatch):
     """Both verdicts, each from the numbers of one stage of the same real deployment."""
     looks = []

@@ -50,10 +50,11 @@ def points(seed: int) -> list[tuple[str, str]]:
     return sorted(random.Random(seed).sample(POINTS, len(POINTS) // 2), key=POINTS.index)
 
 
-def test_an_upgrade_killed_at_every_point_is_finished_by_its_retries(job, operator, seed, recovered):
+@pytest.mark.parametrize("everywhere", [False, pytest.param(True, marks=pytest.mark.long)], ids=["copying", "all"])
+def test_an_upgrade_killed_at_every_point_is_finished_by_its_retries(job, operator, seed, recovered, everywhere):
     """One upgrade that dies at one point after the other, each time in another try of its DAG run."""
     start, old, wanted = mark(job), job.record(), next_version(job)
-    name, left = f"killed-{uuid.uuid4().hex[:4]}", points(seed)
+    name, left = f"killed-{uuid.uuid4().hex[:4]}", points(seed) if everywhere else [COPYING]
     request, owner, operation = operator.request("upgrade_job", job.name, version=wanted, snapshot=name)
 
     def at_point(step: str, when: str) -> None:
@@ -81,7 +82,7 @@ def test_an_upgrade_killed_at_every_point_is_finished_by_its_retries(job, operat
     assert [name for name, found in done.steps.items() if found.finished is None] == []
     control = records.read(job.store, keys.control(job.name, old.launch), Control)
     assert (control.value.command, control.value.sequence) == ("stop", 2)  # run, then one stop, whatever was retried
-    if not done.facts("reserve")["cold"] and seed == 1:
+    if not done.facts("reserve")["cold"] and everywhere and seed == 1:
         assert done.facts("submit")["adopted"]  # never two drivers of one launch
     manifest = snapshots.load(job.store, job.name, name)
     assert manifest.deployment == old.deployment

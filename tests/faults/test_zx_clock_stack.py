@@ -13,7 +13,7 @@ from streamops.adapters.nodes import SupervisedNodes
 from streamops.records import now
 from support import first_members, hosting, invariant, mark, on_cluster
 
-pytestmark = [pytest.mark.stack, pytest.mark.full]
+pytestmark = [pytest.mark.stack, pytest.mark.long]
 CLOCKS = {"node-2": ("spark-worker-2", "+1h"), "node-3": ("spark-worker-3", "-1h")}
 
 
