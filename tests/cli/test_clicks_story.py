@@ -67,7 +67,7 @@ def recounted(job: str, expected: dict[str, int], deadline_s: float = 300) -> di
 
 
 @pytest.mark.stack
-@pytest.mark.full
+@pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_a_job_of_ones_own_from_new_to_upgrade(stack: Settings, tmp_path: Path) -> None:
     mark = uuid.uuid4().hex[:8]

@@ -50,7 +50,7 @@ def told(settings: Settings, directory: Path) -> tuple[dict, list[str]]:
     return report, lines
 
 
-@pytest.mark.full
+@pytest.mark.long
 def test_the_demo_tells_its_story(traffic: Settings, tmp_path: Path) -> None:
     report, _ = told(traffic, tmp_path)
     assert {item["measurement"] for item in report["recount"]["measurements"]} == set(MEASUREMENTS)

@@ -30,7 +30,7 @@ from streamops.operations import Operation
 from streamops.settings import Settings
 from support import Operator, first_members, hosting, invariant, mark, works_again
 
-pytestmark = [pytest.mark.stack, pytest.mark.full]
+pytestmark = [pytest.mark.stack, pytest.mark.long]
 RUNBOOKS = ("deploy_job", "cancel_job", "shutdown_cluster", "restart_cluster", "scale_cluster")
 PATIENT = {"healthy_timeout_s": 600}  # the machine may be busy with other tests
 

@@ -18,7 +18,7 @@ from streamops.records import Control
 from streamops.settings import Settings
 from support import Killed, attempts, invariant, mark, pythons, works_again
 
-pytestmark = [pytest.mark.stack, pytest.mark.full]
+pytestmark = [pytest.mark.stack, pytest.mark.long]
 
 COPYING = ("export_and_restore", "copying")
 POINTS = [(step.name, when) for step in plan("upgrade_job") for when in ("before", "after")]
@@ -50,7 +50,7 @@ def points(seed: int) -> list[tuple[str, str]]:
     return sorted(random.Random(seed).sample(POINTS, len(POINTS) // 2), key=POINTS.index)
 
 
-@pytest.mark.parametrize("everywhere", [False, pytest.param(True, marks=pytest.mark.long)], ids=["copying", "all"])
+@pytest.mark.parametrize("everywhere", [False, True], ids=["copying", "all"])
 def test_an_upgrade_killed_at_every_point_is_finished_by_its_retries(job, operator, seed, recovered, everywhere):
     """One upgrade that dies at one point after the other, each time in another try of its DAG run."""
     start, old, wanted = mark(job), job.record(), next_version(job)

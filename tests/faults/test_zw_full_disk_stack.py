@@ -18,7 +18,7 @@ from support import first_members, invariant, mark, on_cluster, works_again
 
 pytestmark = [
     pytest.mark.stack,
-    pytest.mark.full,
+    pytest.mark.long,
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount small disks"),
 ]
 SIZE = "256m"

@@ -20,7 +20,7 @@ from streamops.operations import RUNBOOKS
 from streamops.settings import REPOSITORY
 from support import invariant, mark
 
-pytestmark = [pytest.mark.stack, pytest.mark.full]
+pytestmark = [pytest.mark.stack, pytest.mark.long]
 
 
 def shown(*arguments: str) -> str:

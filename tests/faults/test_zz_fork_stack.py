@@ -13,7 +13,7 @@ from streamops.errors import RefusedError
 from streamops.recount import recount_job
 from support import invariant, mark, pythons
 
-pytestmark = [pytest.mark.stack, pytest.mark.full]
+pytestmark = [pytest.mark.stack, pytest.mark.long]
 
 
 def watermark(job, stage: str) -> int:

@@ -19,7 +19,7 @@ BAD_LINES = "no ping at all\n1HGCM82633A004352,41.0\n1HGCM82633A004352,north,-90
 
 
 @pytest.mark.stack
-@pytest.mark.full
+@pytest.mark.long
 @pytest.mark.timeout(1200)
 def test_no_ping_is_missed_by_an_update_a_killed_driver_or_faults_of_the_sources(
     stack: Settings, tmp_path: Path
