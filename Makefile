@@ -46,7 +46,7 @@ demo-elasticity: setup ## the cluster under a running job: shut down, start, gro
 demo-fleet: setup ## vehicles on a map: nodes join and die, a logging step comes and goes, shared code changes, recount
 	@$(BIN)/streamops demo fleet
 
-test: setup-test ## the tests of every change, one story on the real servers among them: ten minutes
+test: setup-test ## the tests of every change, one story on the real servers among them
 	@$(BIN)/python -m pytest -m "not full and not long" --durations 20 $(PARALLEL) $(PYTEST_ARGS)
 
 test-all: setup-test ## all the other tests: each kill point, each fault, each runbook on the real servers
