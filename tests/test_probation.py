@@ -97,7 +97,12 @@ def test_what_the_old_version_would_have_written_follows_from_what_it_did() -> N
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("behaviour", "says"),
-    [("fails", "fails repeatedly"), ("falls behind", "falls behind"), ("silent", "produces nothing")],
+    [
+        ("fails", "fails repeatedly"),
+        ("falls behind", "falls behind"),
+        # Judged by what the old version wrote: too little, where other work leaves it next to no processor.
+        pytest.param("silent", "produces nothing", marks=pytest.mark.long),
+    ],
 )
 def test_a_version_that_does_not_pass_is_taken_back_with_the_cost_said_before_and_after(
     rig: Rig, behaviour: str, says: str
