@@ -52,7 +52,7 @@ test: setup-test ## the tests of every change, one story on the real servers amo
 test-all: setup-test ## all the other tests: each kill point, each fault, each runbook on the real servers
 	@$(BIN)/python -m pytest -m "full and not long" --durations 20 $(PARALLEL) $(PYTEST_ARGS)
 
-test-long: setup-test ## the few stories that are too long for either
+test-long: setup-test ## what is outside continuous integration; docs/testing.md says which tests, and why
 	@$(BIN)/python -m pytest -m "long" $(PARALLEL) $(PYTEST_ARGS)
 
 test-faults: setup-test ## every test, those that break something with SEEDS=n seeds
