@@ -42,6 +42,17 @@ def test_of_many_that_try_at_once_one_gets_it(store: ObjectStore) -> None:
         assert sum(pool.map(attempt, range(16))) == 1
 
 
+def test_who_is_beaten_to_it_is_told_by_whom(store: ObjectStore) -> None:
+    take(store, "one")
+
+    def beaten(owner: Owner) -> bool:  # asked about operation one, between the look at the lock and the write
+        take(store, "two", SHELL, finished=True)
+        return True
+
+    with pytest.raises(LockedError, match=r"Operation two \(deploy_job\) of command line c of bob holds job job"):
+        locks.acquire(store, "job", "three", "deploy_job", RUN, beaten, now())
+
+
 @pytest.mark.parametrize("finished", [False, None])
 def test_a_dag_run_that_lives_or_is_unknown_keeps_its_lock_however_old(
     store: ObjectStore, finished: bool | None

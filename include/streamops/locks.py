@@ -19,6 +19,7 @@ from streamops.names import shown
 from streamops.operations import Owner
 from streamops.records import Versioned
 
+TRIES = 10  # against others who write the lock at the same moment
 EXPIRY = timedelta(minutes=3)  # of an owner outside Airflow; longer than one spark-submit may take
 Finished = Callable[[Owner], bool | None]
 
@@ -59,28 +60,35 @@ def acquire(
     Raises:
         LockedError: another operation holds it and its owner is not certainly gone.
     """
-    found = read(store, job)
-    abandoned = None
-    if found is not None:
-        held = found.value
-        if held.operation == operation:
-            return renew(store, job, operation, moment)
-        if not is_stale(held, finished, moment):
-            raise LockedError(
-                f"Operation {held.operation} ({held.runbook}) of {held.owner.label() if held.owner else 'somebody'} "
-                f"holds {shown(job)}; wait for it, or see 'streamops operations show {held.operation}'."
-            )
-        abandoned = held.operation or held.abandoned
-    lock = Lock(
-        job=job, operation=operation, runbook=runbook, owner=owner, taken=moment, renewed=moment, abandoned=abandoned
-    )
-    try:
-        records.write(store, keys.lock(job), lock, over=found.etag if found else None, new=found is None)
-    except ConflictError:
-        raise LockedError(
-            f"Another operation took {shown(job)} at the same moment; look at it and try again."
-        ) from None
-    return lock
+    for _ in range(TRIES):
+        found = read(store, job)
+        abandoned = None
+        if found is not None:
+            held = found.value
+            if held.operation == operation:
+                return renew(store, job, operation, moment)
+            if not is_stale(held, finished, moment):
+                raise LockedError(
+                    f"Operation {held.operation} ({held.runbook}) of "
+                    f"{held.owner.label() if held.owner else 'somebody'} holds {shown(job)}; wait for it, or see "
+                    f"'streamops operations show {held.operation}'."
+                )
+            abandoned = held.operation or held.abandoned
+        lock = Lock(
+            job=job,
+            operation=operation,
+            runbook=runbook,
+            owner=owner,
+            taken=moment,
+            renewed=moment,
+            abandoned=abandoned,
+        )
+        try:
+            records.write(store, keys.lock(job), lock, over=found.etag if found else None, new=found is None)
+        except ConflictError:  # another came first: the next look says who
+            continue
+        return lock
+    raise _unsettled(job)
 
 
 def renew(store: ObjectStore, job: str, operation: str, moment: datetime, *, settled: bool = False) -> Lock:
@@ -89,7 +97,7 @@ def renew(store: ObjectStore, job: str, operation: str, moment: datetime, *, set
     Raises:
         LockedError: the lock went to another operation.
     """
-    for _ in range(10):
+    for _ in range(TRIES):
         found = read(store, job)
         if found is None or found.value.operation != operation:
             holder = found.value.operation if found else None
@@ -104,12 +112,12 @@ def renew(store: ObjectStore, job: str, operation: str, moment: datetime, *, set
         except ConflictError:
             continue
         return lock
-    raise LockedError(f"The lock of {shown(job)} keeps changing; look at 'streamops operations {job}'.")
+    raise _unsettled(job)
 
 
 def release(store: ObjectStore, job: str, operation: str) -> bool:
     """Give the lock back; False when another operation has it by now, which is left alone."""
-    for _ in range(10):
+    for _ in range(TRIES):
         found = read(store, job)
         if found is None or found.value.operation != operation:
             return False
@@ -120,3 +128,7 @@ def release(store: ObjectStore, job: str, operation: str) -> bool:
             continue
         return True
     return False
+
+
+def _unsettled(job: str) -> LockedError:
+    return LockedError(f"The lock of {shown(job)} keeps changing; look at 'streamops operations {job}'.")

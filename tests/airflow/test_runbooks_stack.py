@@ -354,15 +354,15 @@ def test_clearing_any_finished_task_changes_nothing(airflow, running):
 # --- going back, elsewhere, and without Airflow
 
 
-def test_restore_continues_the_version_from_its_snapshot(airflow, running, good):
+def test_restore_continues_the_version_from_its_snapshot(airflow, running):
     job, before = running, running.record()
-    assert before.version == "v2"
-    run = run_to_end(airflow, "restore_job", {"job": job.name, "snapshot": good, **PATIENT})
+    Operator(job.settings).run("snapshot_job", job.name, snapshot="to-restore")
+    run = run_to_end(airflow, "restore_job", {"job": job.name, "snapshot": "to-restore", **PATIENT})
     assert run.state == "success", states(airflow, run)
-    assert job.runs("v2")
+    assert job.runs(before.version)
     record = job.record()
     assert record.deployment > before.deployment
-    assert jobs.deployment(job.store, job.name, record.deployment).from_snapshot == f"{job.name}/{good}"
+    assert jobs.deployment(job.store, job.name, record.deployment).from_snapshot == f"{job.name}/to-restore"
     exact(job)
 
 
