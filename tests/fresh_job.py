@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import re
 import subprocess
@@ -15,6 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pyspark
 from pydantic import SecretStr
 
 from stack.private import read_pairs
@@ -26,6 +29,8 @@ from streamops.records import DriverStatus, JobRecord, State
 from streamops.recount import recount_job
 from streamops.recount.report import Report
 from streamops.settings import ENV_FILE, REPOSITORY, Settings
+
+PLANNING = REPOSITORY / "include" / "streamops"
 
 
 def wait_for(condition: Callable[[], object], seconds: float, what: str) -> None:
@@ -69,8 +74,20 @@ def publish_quickly(
 
 @cache
 def plans(version: str) -> dict[str, Any]:
-    """The fingerprints of trade-analyser."""
-    return artifacts.plans(REPOSITORY / "spark_jobs" / "trade_analyser", version)
+    """The fingerprints of trade-analyser, asked of Spark once for each state of the code that makes them."""
+    source = REPOSITORY / "spark_jobs" / "trade_analyser"
+    made_by = [*source.glob("*"), *(REPOSITORY / "spark_jobs").rglob("*.py"), *PLANNING.rglob("*.py")]
+    digest = hashlib.sha256(pyspark.__version__.encode())
+    for path in sorted(path for path in set(made_by) if path.is_file()):
+        digest.update(path.name.encode() + path.read_bytes())
+    kept = REPOSITORY / "build" / "plans" / f"{digest.hexdigest()[:16]}-{version}.json"
+    if not kept.exists():
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        found = artifacts.plans(source, version)
+        temporary = kept.with_suffix(f".{os.getpid()}")
+        temporary.write_text(json.dumps(found))
+        temporary.rename(kept)
+    return dict(json.loads(kept.read_text()))
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from streamops.cluster import record as cluster_record
 from streamops.cluster.membership import missing
 from streamops.cluster.view import host_of
 from streamops.engine import Engine
+from streamops.errors import SnapshotRefusedError
 from streamops.follow import request
 from streamops.local import local_ports
 from streamops.operations import Operation, Owner, Request
@@ -171,21 +172,42 @@ def invariant(job: FreshJob, start: Mark, seconds: float = 360) -> Report:
     wait_for(lambda: works_again(job), seconds, f"{job.name} working")
     job.caught_up(seconds)
     report = recount_job(job.settings, job.store, job.name, since=start.since)
-    assert report.clean, (report.reason, [item.examples for item in report.measurements])
     wait_for(lambda: len(pythons(job.name)) == 1, 180, "one driver only")
-    record, status, lease = job.record(), job.status(), jobs.lease(job.store, job.name)
-    assert status is not None
-    assert lease is not None
-    assert (record.desired, record.standby) == ("running", None)
-    assert (lease.launch, lease.holder) == (record.launch, status.holder)
-    assert status.deployment == record.deployment
-    for other in launches(job):
-        assert other.launch == record.launch or other.state in FINAL or silent(other), other
-    lock = locks.read(job.store, job.name)
-    assert lock is None or lock.value.operation is None, lock
-    for manifest in snapshots.list(job.store, job.name)[-1:]:
-        snapshots.verify(job.store, manifest)
+    assert not (wrong := [*violations(job), *uncounted(report)]), wrong
     return report
+
+
+def uncounted(report: Report) -> list[str]:
+    """What of a recount says that an event does not count exactly once."""
+    return [] if report.clean else [f"recount: {report.reason} {[item.examples for item in report.measurements]}"]
+
+
+def violations(job: FreshJob) -> list[str]:
+    """What of a working job, its record, lease, lock, drivers and last snapshot is not as it must be."""
+    record, status, lease = job.record(), job.status(), jobs.lease(job.store, job.name)
+    lock = locks.read(job.store, job.name)
+    wrong = []
+    if len(pythons(job.name)) != 1:
+        wrong.append("drivers: not one")
+    if (record.desired, record.standby) != ("running", None):
+        wrong.append("record: not running, or with a standby")
+    if status is None or lease is None or (lease.launch, lease.holder) != (record.launch, status.holder):
+        wrong.append("lease: not with the driver of the record")
+    if status is None or status.deployment != record.deployment:
+        wrong.append("deployment: not the one of the record")
+    wrong += [
+        f"launch {other.launch}: {other.state}"
+        for other in launches(job)
+        if other.launch != record.launch and other.state not in FINAL and not silent(other)
+    ]
+    if lock is not None and lock.value.operation is not None:
+        wrong.append(f"lock: held by {lock.value.operation}")
+    for manifest in snapshots.list(job.store, job.name)[-1:]:
+        try:
+            snapshots.verify(job.store, manifest)
+        except SnapshotRefusedError as error:
+            wrong.append(f"snapshot: {error}")
+    return wrong
 
 
 def launches(job: FreshJob) -> list[DriverStatus]:
