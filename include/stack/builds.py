@@ -7,8 +7,10 @@ and an interrupted build is simply continued the next time.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 from dataclasses import dataclass
@@ -42,6 +44,15 @@ def _key(name: str) -> str:
     return digest.hexdigest()[:12]
 
 
+@functools.cache
+def _told(program: str, argument: str) -> str:
+    try:
+        asked = subprocess.run([program, argument], capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return asked.stdout
+
+
 @dataclass(frozen=True)
 class GoServer:
     """A server built as a tool of a Go module."""
@@ -52,18 +63,32 @@ class GoServer:
     tags: str = ""
     helper: str = ""  # a tool that must be first on PATH during the build
     stamp: str = ""  # a variable of the program and the version that it shall hold, where it does not know it itself
+    asked: str = ""  # the argument with which it tells its version
+    release: str = ""  # how it writes that: the groups are numbers
+    oldest: tuple[int, ...] = ()  # that one found on PATH may be; any, where nothing is said
 
     def target(self) -> Path:
         """Where the cache holds it, whether it is there or not."""
         return cache() / "bin" / f"{self.name}-{_key(self.name)}"
 
     def given(self) -> Path | None:
-        """A binary that the user named in the environment or has on PATH."""
+        """A binary that the user named in the environment, or has on PATH in a version that fits. Raises BuildError."""
         named = os.environ.get(self.variable)
         if named and not os.access(named, os.X_OK):
             raise BuildError(f"{self.variable} names {named}, which is not a program; correct or unset it.")
-        found = named or shutil.which(self.name)
-        return Path(found).resolve() if found else None
+        if named:
+            return Path(named).resolve()
+        found = self.on_path()
+        return found[0] if found and found[1] >= self.oldest else None
+
+    def on_path(self) -> tuple[Path, tuple[int, ...]] | None:
+        """The program on PATH, with its version; one that tells none has the version ()."""
+        found = shutil.which(self.name)
+        if not found:
+            return None
+        told = _told(found, self.asked) if self.asked else ""
+        numbers = re.search(self.release, told) if self.release else None
+        return Path(found).resolve(), tuple(map(int, numbers.groups())) if numbers else ()
 
     def find(self) -> Path | None:
         """The binary to run, or None when it must be built first."""
@@ -117,13 +142,23 @@ class Jars:
         return target
 
 
-MINIO = GoServer("minio", "github.com/minio/minio", "STREAMOPS_MINIO")
+MINIO = GoServer(
+    "minio",
+    "github.com/minio/minio",
+    "STREAMOPS_MINIO",
+    asked="--version",
+    release=r"RELEASE\.(\d+)-(\d+)-(\d+)T",
+    oldest=(2025, 10, 15),  # the last release before the commit that is built here
+)
 INFLUXD = GoServer(
     "influxd",
     "github.com/influxdata/influxdb/v2/cmd/influxd",
     "STREAMOPS_INFLUXD",
     tags="sqlite_foreign_keys,sqlite_json",
     helper="github.com/influxdata/pkg-config",
+    asked="version",
+    release=r"InfluxDB v(\d+)\.(\d+)",
+    oldest=(2, 7),
 )
 KAFKA = Jars("kafka")
 SPARK_JARS = Jars("spark-jars")

@@ -116,6 +116,9 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
 
 def _set_up(parts: Sequence[str], tools: bool, browser: bool) -> bool:
     servers = [server for name, server in (SERVERS | EXTRA).items() if name in parts]
+    for server in servers:
+        if isinstance(server, builds.GoServer) and (told := _found(server)):
+            say(told)
     missing = [server for server in servers if server.find() is None]
     packages = list(COMPILERS) if builds.INFLUXD in missing else []
     if PACKAGES in parts and importlib.util.find_spec("ensurepip") is None:  # Debian ships it apart from Python
@@ -136,6 +139,19 @@ def _set_up(parts: Sequence[str], tools: bool, browser: bool) -> bool:
             jobs.append(pool.submit(_spark, (python, jars), logs))
         changed = any(_results(jobs))
     return changed or installed
+
+
+def _found(server: builds.GoServer) -> str:
+    """What is said of a server that the machine has already; empty when it has none."""
+    if (given := server.given()) is not None:
+        return f"{server.name}: {given} is used"
+    if (found := server.on_path()) is None:
+        return ""
+    version, oldest = (".".join(map(str, numbers)) for numbers in (found[1], server.oldest))
+    return (
+        f"{server.name}: {found[0]} is not used: its version is {version or 'not known'}, and {oldest} or newer is "
+        f"needed; to use it all the same, set {server.variable}"
+    )
 
 
 def _results(futures: list[Future[bool]]) -> list[bool]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from stack import builds
+from stack import builds, install
 
 INSTALL = Path(builds.__file__).with_name("install.py")
 
@@ -35,13 +35,37 @@ def test_a_binary_named_in_the_environment_is_used(monkeypatch: pytest.MonkeyPat
     assert builds.MINIO.find() == Path(sys.executable).resolve()
 
 
-def test_a_binary_on_path_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    program = tmp_path / "influxd"
-    program.write_text("#!/bin/sh\n")
+def on_path(directory: Path, monkeypatch: pytest.MonkeyPatch, name: str, told: str) -> Path:
+    program = directory / name
+    program.write_text(f"#!/bin/sh\necho '{told}'\n")
     program.chmod(0o755)
-    monkeypatch.delenv("STREAMOPS_INFLUXD", raising=False)
-    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    assert builds.INFLUXD.find() == program
+    monkeypatch.delenv(f"STREAMOPS_{name.upper()}", raising=False)
+    monkeypatch.setenv("PATH", f"{directory}{os.pathsep}{os.environ['PATH']}")
+    return program
+
+
+@pytest.mark.parametrize(
+    ("server", "told", "fits"),
+    [
+        (builds.MINIO, "minio version RELEASE.2025-10-15T17-29-55Z (commit-id=9e49)", True),
+        (builds.MINIO, "minio version RELEASE.2021-06-17T00-10-46Z", False),
+        (builds.MINIO, "minio version DEVELOPMENT.GOGET", False),
+        (builds.INFLUXD, "InfluxDB v2.7.12 (git: ec9dcde5d6) build_date: 2025-05-20T22:48:21Z", True),
+        (builds.INFLUXD, "InfluxDB v2.10.0 (git: none)", True),
+        (builds.INFLUXD, "InfluxDB v1.8.10 (git: none)", False),
+        (builds.INFLUXD, "", False),
+    ],
+)
+def test_a_server_on_path_is_used_if_its_version_fits_and_set_up_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: builds.GoServer, told: str, fits: bool
+) -> None:
+    program = on_path(tmp_path, monkeypatch, server.name, told)
+    assert (server.given() == program) is fits
+    assert (server.find() == program) is fits
+    said = install._found(server)
+    assert said.startswith(f"{server.name}: {program} is used" if fits else f"{server.name}: {program} is not used")
+    monkeypatch.setenv(server.variable, str(program))
+    assert server.find() == program  # it is the user's own choice
 
 
 def test_setup_says_which_named_binary_is_wrong(tmp_path: Path) -> None:
