@@ -28,10 +28,12 @@ NOW = {"days": 0, "restore": True, "restore_days": 0}
 
 @pytest.fixture(scope="module")
 def job(stack: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FreshJob]:
-    """A job that has worked for a while, with a live snapshot."""
+    """A job that has worked for a while, with a snapshot of each version: from its upgrade, and live."""
     operator = Operator(stack)
     with working_job(stack, tmp_path_factory.mktemp("restore")) as job:
-        operator.run("deploy_job", job.name, version="v2")
+        operator.run("deploy_job", job.name, version="v1")
+        job.caught_up(RUN_S)
+        operator.run("upgrade_job", job.name, version="v2", snapshot="of-v1", standby=False)
         job.caught_up(RUN_S)
         operator.run("snapshot_job", job.name, snapshot="good")
         yield job
@@ -86,6 +88,24 @@ def skipping(job: FreshJob, name: str, new: str, events: int) -> None:
         }
     )
     job.root.put(keys.manifest(job.name, new), changed.signed(job.store.keyring).model_dump_json().encode())
+
+
+def verified(what: str) -> subprocess.CompletedProcess[str]:
+    command: list[str | Path] = [Path(sys.executable).with_name("streamops"), "snapshots", "verify", what]
+    return subprocess.run([*command, "--restore"], capture_output=True, text=True, timeout=RUN_S, check=False)
+
+
+@pytest.mark.long
+def test_every_kept_snapshot_starts_and_what_continues_from_it_matches_the_recount(job):
+    """Fault 37, with the command that restores all of a job: of both versions, from a stop and live."""
+    done = verified(job.name)
+    assert done.returncode == 0, done.stderr
+    for name in ("of-v1", "good"):
+        check = found(job, name)
+        assert check is not None
+        assert (check.problem, " recounted, " in check.details) == ("", True)
+    assert gone(job)
+    assert job.runs("v2")
 
 
 @pytest.mark.long
