@@ -1,13 +1,14 @@
 """A run is whole when each test that it collected has run and passed; ``--whole`` makes anything less a failure.
 
-Without it, pytest ends well when tests were skipped, and a run that was cut short looks like one that was not. Every
-run also leaves ``build/durations.tsv``: seconds and tests of each module, the longest first.
+Without it, pytest ends well when tests were skipped, and a run that was cut short looks like one that was not. With
+``--durations-to`` it also leaves a file with seconds and tests of each module, the longest first.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,11 +16,12 @@ import pytest
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--whole", action="store_true", help="fail unless every collected test has run and passed")
+    parser.addoption("--durations-to", type=Path, help="a file for the seconds that each module took")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):  # with several test processes, the one that hears of all of them
-        config.pluginmanager.register(Ledger(config.getoption("--whole")))
+        config.pluginmanager.register(Ledger(config.getoption("--whole"), config.getoption("--durations-to")))
 
 
 def unproved(collected: Collection[str], outcomes: Mapping[str, Collection[str]]) -> dict[str, str]:
@@ -42,8 +44,8 @@ def unproved(collected: Collection[str], outcomes: Mapping[str, Collection[str]]
 class Ledger:
     """What was collected, and what became of it."""
 
-    def __init__(self, whole: bool) -> None:
-        self.whole = whole
+    def __init__(self, whole: bool, durations: Path | None) -> None:
+        self.whole, self.durations = whole, durations
         self.collected: set[str] = set()
         self.outcomes: dict[str, list[str]] = defaultdict(list)
         self.seconds: dict[str, float] = defaultdict(float)
@@ -63,10 +65,9 @@ class Ledger:
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if session.config.option.collectonly:
             return
-        if self.seconds:
-            durations = session.config.rootpath / "build" / "durations.tsv"
-            durations.parent.mkdir(exist_ok=True)
-            durations.write_text(table(self.seconds), encoding="utf-8")
+        if self.durations is not None:
+            self.durations.parent.mkdir(parents=True, exist_ok=True)
+            self.durations.write_text(table(self.seconds), encoding="utf-8")
         if self.whole and session.exitstatus == pytest.ExitCode.OK and unproved(self.collected, self.outcomes):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
