@@ -47,7 +47,7 @@ def wait_for(condition: Callable[[], object], seconds: float, what: str) -> None
         except UnreachableError as error:
             unheard = f"not ({error})"
         assert time.monotonic() < deadline, f"{what} did {unheard} happen in {seconds:g} s"
-        time.sleep(0.2)
+        time.sleep(0.4)  # looking costs too: at processes, objects and Airflow, on two cores
 
 
 def as_root(settings: Settings) -> Settings:
