@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[1]
 TEST_OFFSET = os.environ.get("STREAMOPS_TEST_PORT_OFFSET", "10000")
 TEST_HOME = ROOT / "build" / ("test-stack" if TEST_OFFSET == "10000" else f"test-stack-{TEST_OFFSET}")
 STACK = pytest.StashKey[Settings]()
-LANE = pytest.StashKey[str]()
+BESIDE = pytest.StashKey[bool]()
 EVERY = pytest.StashKey[dict[str, frozenset[str]]]()
 
 
@@ -63,9 +63,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Two processes with tests of the one stack would stop it for each other, so then nothing is run."""
-    if not hasattr(session.config, "workerinput"):
+    of_the_stack = [item for item in session.items if item.get_closest_marker("stack")]
+    session.config.stash[BESIDE] = bool(of_the_stack) and hasattr(session.config, "workerinput")
+    if not session.config.stash[BESIDE]:
         return
-    apart = [item for item in session.items if item.get_closest_marker("stack") and not item.nodeid.endswith("@stack")]
+    apart = [item for item in of_the_stack if not item.nodeid.endswith("@stack")]
     if apart:
         raise pytest.UsageError(f"pytest-xdist does not keep the tests of the stack together ({apart[0].nodeid}).")
 
@@ -73,13 +75,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> None:
     """What runs beside the stack gives way to it: each test process that does becomes a session of low priority."""
-    if not hasattr(item.config, "workerinput") or item.config.stash.get(LANE, ""):
-        return
-    there_is_one = any(other.get_closest_marker("stack") for other in item.session.items)
-    item.config.stash[LANE] = "beside" if there_is_one and not item.get_closest_marker("stack") else "first"
-    if item.config.stash[LANE] == "beside":
+    if item.config.stash[BESIDE] and not item.get_closest_marker("stack"):
         os.setsid()
         lower(os.getpid())
+    item.config.stash[BESIDE] = False  # decided by the first test of each process
 
 
 @pytest.hookimpl(wrapper=True)
