@@ -38,13 +38,11 @@ def test_drivers_and_executors_share_the_archive_of_classes(job, stack):
         assert archive in {part.path for part in process.memory_maps()}, process.info["cmdline"]
 
 
-@pytest.mark.long
 def test_a_killed_driver_is_back_by_itself(job, seed, recovered):
     """With both halves killed, or one alone: that ends the other, so that nothing stays behind that could write."""
     killed(job, seed, recovered)
 
 
-@pytest.mark.long  # nothing else may load the machine
 def test_a_killed_driver_is_back_within_30_s_of_the_kill(job, seed, recovered):
     assert killed(job, seed, recovered) < 30
 

@@ -11,7 +11,7 @@ from streamops.errors import UnreachableError
 from streamops.records import State
 from support import invariant, mark, works_again
 
-pytestmark = [pytest.mark.stack, pytest.mark.long]
+pytestmark = [pytest.mark.stack, pytest.mark.full]
 OUTAGE_S = 20
 
 

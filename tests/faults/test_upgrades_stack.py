@@ -18,7 +18,7 @@ from streamops.records import Control
 from streamops.settings import Settings
 from support import Killed, attempts, invariant, mark, pythons, works_again
 
-pytestmark = [pytest.mark.stack, pytest.mark.long]
+pytestmark = pytest.mark.stack
 
 COPYING = ("export_and_restore", "copying")
 POINTS = [(step.name, when) for step in plan("upgrade_job") for when in ("before", "after")]
@@ -50,11 +50,11 @@ def points(seed: int) -> list[tuple[str, str]]:
     return sorted(random.Random(seed).sample(POINTS, len(POINTS) // 2), key=POINTS.index)
 
 
-@pytest.mark.parametrize("everywhere", [False, True], ids=["copying", "all"])
-def test_an_upgrade_killed_at_every_point_is_finished_by_its_retries(job, operator, seed, recovered, everywhere):
+@pytest.mark.full
+def test_an_upgrade_killed_at_every_point_is_finished_by_its_retries(job, operator, seed, recovered):
     """One upgrade that dies at one point after the other, each time in another try of its DAG run."""
     start, old, wanted = mark(job), job.record(), next_version(job)
-    name, left = f"killed-{uuid.uuid4().hex[:4]}", points(seed) if everywhere else [COPYING]
+    name, left = f"killed-{uuid.uuid4().hex[:4]}", points(seed)
     request, owner, operation = operator.request("upgrade_job", job.name, version=wanted, snapshot=name)
 
     def at_point(step: str, when: str) -> None:
@@ -82,7 +82,7 @@ def test_an_upgrade_killed_at_every_point_is_finished_by_its_retries(job, operat
     assert [name for name, found in done.steps.items() if found.finished is None] == []
     control = records.read(job.store, keys.control(job.name, old.launch), Control)
     assert (control.value.command, control.value.sequence) == ("stop", 2)  # run, then one stop, whatever was retried
-    if not done.facts("reserve")["cold"] and everywhere and seed == 1:
+    if not done.facts("reserve")["cold"] and seed == 1:
         assert done.facts("submit")["adopted"]  # never two drivers of one launch
     manifest = snapshots.load(job.store, job.name, name)
     assert manifest.deployment == old.deployment
@@ -116,6 +116,7 @@ def nothing_of_it_shows(job, operator, point, old, snapshot, holder) -> None:
             assert operator.engine().find(job.name, its) is None
 
 
+@pytest.mark.long
 def test_without_room_for_a_standby_the_new_version_starts_cold_and_it_is_said(job, operator, tmp_path):
     start = mark(job)
     directory = tmp_path / "wide"
@@ -140,6 +141,7 @@ def is_settled(key: str) -> bool:
     return not key.endswith(("/status.json", "/lease.json"))
 
 
+@pytest.mark.long
 def test_a_version_that_dies_on_its_first_batch_gives_way_to_the_old_one(job, operator, recovered):
     start = mark(job)
     old = job.record()
