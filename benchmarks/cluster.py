@@ -12,7 +12,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.session import Session
-from streamops import artifacts, keys, records
+from streamops import artifacts, documents, keys
 from streamops.adapters.nodes import SupervisedNodes
 from streamops.cluster.membership import present
 from streamops.cluster.view import host_of
@@ -103,7 +103,7 @@ def with_second_driver(session: Session) -> None:
 def _second_is_apart(session: Session, nodes: SupervisedNodes) -> bool:
     """Whether the second driver has stood by for a while, on another node than the first."""
     launch, first = session.demo.record().launch, session.status()
-    found = records.read(session.demo.store, keys.second_driver(JOB, launch), DriverStatus) if launch else None
+    found = documents.read(session.demo.store, keys.second_driver(JOB, launch), DriverStatus) if launch else None
     if found is None or first is None or found.value.state is not State.STANDBY:
         return False
     warm = found.value.started + timedelta(milliseconds=sum(found.value.phases_ms[name] for name in WARM))

@@ -11,7 +11,7 @@ from benchmarks.session import Session
 from streamops.cli import operations
 from streamops.demo import JOB
 from streamops.follow import request
-from streamops.operations import Owner
+from streamops.owner import Owner
 
 MEASURED_S = 120.0
 GOAL_P99 = 1.2

@@ -20,7 +20,7 @@ from benchmarks.session import Session
 from stack import lifecycle
 from stack.layout import Layout
 from stack.private import read_pairs
-from streamops import checkpoints, keys, local_spark, records, snapshots
+from streamops import checkpoints, documents, keys, local_spark, snapshots
 from streamops.adapters.object_store import ObjectStore
 from streamops.demo import JOB
 from streamops.follow import request
@@ -66,8 +66,8 @@ def _measured(session: Session) -> dict[str, Any]:
         created_by="bench",
         stages={STAGE: StageStart(since_deployment=1)},
     )
-    records.write(store, keys.deployment(BIG, 1), deployment)
-    records.write(store, keys.record(BIG), JobRecord(job=BIG, desired="stopped", version="v1", deployment=1))
+    documents.write(store, keys.deployment(BIG, 1), deployment)
+    documents.write(store, keys.record(BIG), JobRecord(job=BIG, desired="stopped", version="v1", deployment=1))
     try:
         with tempfile.TemporaryDirectory() as scratch:
             _fill(session, scratch, place, PARTS, ROWS, first=0)

@@ -9,7 +9,7 @@ from typing import Any
 
 from stack import lifecycle
 from stack.programs import Traffic
-from streamops import artifacts, gap, keys, records
+from streamops import artifacts, documents, gap, keys
 from streamops.adapters.airflow import Airflow
 from streamops.adapters.dashboard import Dashboard
 from streamops.adapters.kafka import Ledger
@@ -69,7 +69,7 @@ class Session:
     def status(self) -> DriverStatus | None:
         """What the driver says."""
         launch = self.demo.record().launch
-        found = records.read(self.demo.store, keys.status(JOB, launch), DriverStatus) if launch else None
+        found = documents.read(self.demo.store, keys.status(JOB, launch), DriverStatus) if launch else None
         return found.value if found else None
 
     def lags(self) -> dict[str, int]:

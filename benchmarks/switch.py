@@ -11,7 +11,7 @@ import httpx
 from benchmarks.memory import Sampler, supervisor_pid
 from benchmarks.session import Session
 from stack.layout import Layout
-from streamops import artifacts, gap, keys, records
+from streamops import artifacts, documents, gap, keys
 from streamops.adapters.spark import SparkSubmitter
 from streamops.demo import JOB, until
 from streamops.follow import spans
@@ -59,7 +59,7 @@ def ours(session: Session, kind: str, **values: Any) -> dict[str, Any]:
 def naive(session: Session) -> dict[str, Any]:
     """What somebody without runbooks does: kill the running driver, and submit it again."""
     record, before, submitter = session.demo.record(), session.place(), SparkSubmitter(session.demo.settings)
-    deployment = records.read(session.demo.store, keys.deployment(JOB, record.deployment), Deployment)
+    deployment = documents.read(session.demo.store, keys.deployment(JOB, record.deployment), Deployment)
     assert deployment is not None
     assert record.launch is not None
     definition = artifacts.load_manifest(session.demo.store, JOB, deployment.value.version).definition

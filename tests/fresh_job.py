@@ -21,7 +21,7 @@ import pyspark
 from pydantic import SecretStr
 
 from stack.private import read_pairs
-from streamops import artifacts, keys, records
+from streamops import artifacts, documents, keys, records
 from streamops.adapters.kafka import Ledger
 from streamops.adapters.object_store import ObjectStore
 from streamops.errors import UnreachableError
@@ -69,7 +69,7 @@ def publish_quickly(
     done = artifacts.publish(store, directory, version, check=False)
     manifest = artifacts.load_manifest(store, done.job, version)
     known = manifest.model_copy(update={"fingerprints": plan or plans(like or version)})
-    records.write(store, keys.artifact_manifest(done.job, version), known)
+    documents.write(store, keys.artifact_manifest(done.job, version), known)
 
 
 @cache
@@ -152,13 +152,13 @@ class FreshJob:
 
     def record(self) -> JobRecord:
         """The job record; an empty one before the first deploy."""
-        found = records.read(self.store, keys.record(self.name), JobRecord)
+        found = documents.read(self.store, keys.record(self.name), JobRecord)
         return found.value if found else JobRecord(job=self.name)
 
     def status(self) -> DriverStatus | None:
         """What the driver named in the record says of itself."""
         launch = self.record().launch
-        found = records.read(self.store, keys.status(self.name, launch), DriverStatus) if launch else None
+        found = documents.read(self.store, keys.status(self.name, launch), DriverStatus) if launch else None
         return found.value if found else None
 
     def runs(self, version: str) -> bool:

@@ -15,7 +15,7 @@ import psutil
 from fresh_job import FreshJob, wait_for
 from stack import ready, supervision
 from stack.layout import Layout
-from streamops import jobs, keys, locks, records, snapshots
+from streamops import documents, jobs, keys, locks, records, snapshots
 from streamops.adapters.nodes import SupervisedNodes
 from streamops.adapters.supervisor import Supervisor
 from streamops.cluster import record as cluster_record
@@ -25,7 +25,8 @@ from streamops.engine import Engine
 from streamops.errors import SnapshotRefusedError
 from streamops.follow import request
 from streamops.local import local_ports
-from streamops.operations import Operation, Owner, Request
+from streamops.operations import Operation, Request
+from streamops.owner import Owner
 from streamops.ports import Ports
 from streamops.records import FINAL, DriverStatus, Offsets
 from streamops.recount import recount_job
@@ -214,7 +215,7 @@ def launches(job: FreshJob) -> list[DriverStatus]:
     """What every driver of the job said last."""
     prefix = f"jobs/{job.name}/launches/"
     named = [entry.removeprefix(prefix).rstrip("/") for entry in job.store.prefixes(prefix)]
-    found = [records.read(job.store, keys.status(job.name, launch), DriverStatus) for launch in named]
+    found = [documents.read(job.store, keys.status(job.name, launch), DriverStatus) for launch in named]
     return [item.value for item in found if item]
 
 

@@ -16,7 +16,8 @@ from streamops.errors import (
     StreamOpsError,
     UnhealthyError,
 )
-from streamops.operations import Owner, Request
+from streamops.operations import Request
+from streamops.owner import Owner
 from streamops.records import State
 
 

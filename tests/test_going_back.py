@@ -7,7 +7,8 @@ import pytest
 from fakes.rig import JOB, Rig
 from streamops import checkpoints, jobs, keys, receipts, snapshots
 from streamops.errors import NotFoundError, RefusedError, SnapshotRefusedError, UnhealthyError
-from streamops.operations import Owner, Request
+from streamops.operations import Request
+from streamops.owner import Owner
 from streamops.records import Control, State
 
 

@@ -13,7 +13,8 @@ from fakes.rig import JOB, PATIENT, Killed, Rig
 from fakes.walk import Point, Walk, killer, points_of
 from streamops import jobs, receipts, snapshots, undo
 from streamops.errors import StreamOpsError
-from streamops.operations import GOING_BACK, Owner, Request
+from streamops.operations import GOING_BACK, Request
+from streamops.owner import Owner
 from streamops.records import FINAL
 
 ASKED: dict[str, dict[str, object]] = {

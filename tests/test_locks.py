@@ -10,7 +10,7 @@ import pytest
 from streamops import locks
 from streamops.adapters.object_store import ObjectStore
 from streamops.errors import LockedError
-from streamops.operations import Owner
+from streamops.owner import Owner
 from streamops.records import now
 from streamops.settings import Settings
 

@@ -7,7 +7,8 @@ from pydantic import ValidationError
 
 from streamops import bodies
 from streamops.errors import NotFoundError
-from streamops.operations import RUNBOOKS, Operation, Owner, Request, Step, StepRecord, plan, tasks
+from streamops.operations import RUNBOOKS, Operation, Request, Step, StepRecord, plan, tasks
+from streamops.owner import Owner
 from streamops.records import now
 
 

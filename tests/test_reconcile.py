@@ -9,12 +9,13 @@ import pytest
 from fakes.nodes import PAGE
 from fakes.rig import definition
 from streamops.adapters.nodes import parse_master
-from streamops.cluster.membership import DOWN, Master
 from streamops.cluster.reconcile import Look, decide, programs, settle, shares_worker, wants_second
 from streamops.cluster.record import ClusterRecord
 from streamops.follow import request
-from streamops.operations import Operation, Owner, StepRecord, plan
+from streamops.operations import Operation, StepRecord, plan
+from streamops.owner import Owner
 from streamops.records import DriverStatus, JobRecord, State, now
+from streamops.spark_master import DOWN, Master
 
 MOMENT = now()
 PAIR = definition("v1", ("sums",)).model_copy(update={"standby_driver": True})

@@ -12,7 +12,8 @@ from streamops import artifacts, scratch
 from streamops.definitions import Definition, load
 from streamops.errors import DefinitionError, LockedError
 from streamops.names import checked
-from streamops.operations import Operation, Owner, Request
+from streamops.operations import Operation, Request
+from streamops.owner import Owner
 from streamops.records import DriverStatus, JobRecord, StageStart, StageStatus, State, now
 from streamops.settings import REPOSITORY
 from streamops.snapshots.manifest import Manifest, ManifestStage

@@ -13,13 +13,13 @@ from pathlib import Path, PurePosixPath
 from packaging.requirements import Requirement
 
 from streamops.errors import NotFoundError
+from streamops.local_spark import PACKAGES, runtime_package
 
 # What the runner imports, with everything these need in turn. Spark and Python itself are on every node.
 RUNTIME_REQUIRES = ("boto3", "pydantic", "pyyaml", "influxdb-client")
 _UNUSED = ("botocore/data/", "boto3/data/", "boto3/examples/", "setuptools/", "pkg_resources/", "_distutils_hack/")
 _USED_DATA = ("botocore/data/s3/", "botocore/data/sts/", "boto3/data/s3/")
 _EPOCH = (1980, 1, 1, 0, 0, 0)
-_PACKAGES = Path(__file__).resolve().parents[1]
 
 
 def sha256(body: bytes) -> str:
@@ -67,18 +67,10 @@ def runtime_archive(runtime: Path | None = None) -> bytes:
         NotFoundError: the runner or one of its dependencies is not installed.
     """
     runtime = runtime or runtime_package()
-    files = tree(_PACKAGES / "streamops", "streamops/", ".py") | tree(runtime, "streamops_runtime/", ".py")
+    files = tree(PACKAGES / "streamops", "streamops/", ".py") | tree(runtime, "streamops_runtime/", ".py")
     for name in sorted(_closure(RUNTIME_REQUIRES)):
         files |= dict(_distribution_files(name))
     return pack(files)
-
-
-def runtime_package() -> Path:
-    """Directory of the package ``streamops_runtime``. Raises NotFoundError."""
-    for place in (_PACKAGES.parent / "spark_jobs" / "streamops_runtime", _PACKAGES / "streamops_runtime"):
-        if (place / "runner.py").is_file():
-            return place
-    raise NotFoundError("The package streamops_runtime is not beside streamops; install StreamOps completely.")
 
 
 def _closure(names: tuple[str, ...]) -> set[str]:

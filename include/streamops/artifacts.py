@@ -17,7 +17,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from streamops import archives, definitions, keys, libraries, local_spark, records
+from streamops import archives, definitions, documents, keys, libraries, local_spark, records
 from streamops import fingerprints as fingerprints_of
 from streamops.adapters.object_store import ObjectStore
 from streamops.definitions import Definition
@@ -111,13 +111,13 @@ def publish(
         done = _same(earlier, sha)
         if fingerprints and not earlier.fingerprints:  # published before there were any
             completed = earlier.model_copy(update={"fingerprints": fingerprints})
-            records.write(store, keys.artifact_manifest(definition.job, definition.version), completed)
+            documents.write(store, keys.artifact_manifest(definition.job, definition.version), completed)
         return done
     _put_once(store, keys.runtime(manifest.runtime_sha256), runtime)
     # The key carries no hash, so a half-finished publish of other content may lie there: the manifest decides.
     store.put(keys.artifact(definition.job, definition.version), artifact)
     try:
-        records.write(store, keys.artifact_manifest(definition.job, definition.version), manifest, new=True)
+        documents.write(store, keys.artifact_manifest(definition.job, definition.version), manifest, new=True)
     except ConflictError:
         found = _find(store, definition.job, definition.version)
         if found is None:
@@ -203,7 +203,7 @@ def versions(store: ObjectStore, job: str) -> list[str]:
 
 
 def _find(store: ObjectStore, job: str, version: str) -> ArtifactManifest | None:
-    found = records.read(store, keys.artifact_manifest(job, version), ArtifactManifest)
+    found = documents.read(store, keys.artifact_manifest(job, version), ArtifactManifest)
     return found.value if found else None
 
 

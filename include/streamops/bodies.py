@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from streamops import going_back, probation, steps, undo
 from streamops.cluster import steps as cluster_steps
 from streamops.cluster import undo as cluster_undo
+from streamops.context import Facts, Work
 from streamops.errors import NotFoundError
 from streamops.health import Health
 from streamops.operations import CLUSTER_RUNBOOKS, GOING_BACK, Operation
-from streamops.steps import Facts, Work
 
 Body = Callable[[Work], Facts]
 Look = Callable[[Work], Health]

@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 
-from streamops import artifacts, gap, keys, records, snapshots
+from streamops import artifacts, documents, gap, keys, records, snapshots
 from streamops.adapters.airflow import Airflow
 from streamops.adapters.dashboard import Dashboard
 from streamops.adapters.kafka import Ledger
@@ -142,7 +142,7 @@ class Demo:
 
     def record(self) -> JobRecord:
         """The job record as it is now."""
-        found = records.read(self.store, keys.record(JOB), JobRecord)
+        found = documents.read(self.store, keys.record(JOB), JobRecord)
         return found.value if found else JobRecord(job=JOB)
 
     def bring_running(self, runbooks: Runbooks, version: str = "v1") -> None:
@@ -176,13 +176,13 @@ class Demo:
             self.say(f"\n{JOB} v1 is running already; it is used as it is.")
 
     def _ended(self, record: JobRecord) -> bool:
-        status = records.read(self.store, keys.status(JOB, record.launch), DriverStatus) if record.launch else None
+        status = documents.read(self.store, keys.status(JOB, record.launch), DriverStatus) if record.launch else None
         return status is not None and status.value.state in FINAL
 
     def _wait_running(self) -> None:
         def running() -> bool:
             launch = self.record().launch
-            status = records.read(self.store, keys.status(JOB, launch), DriverStatus) if launch else None
+            status = documents.read(self.store, keys.status(JOB, launch), DriverStatus) if launch else None
             if status and status.value.state in FINAL:
                 raise UnhealthyError(f"{JOB} ended {status.value.state}: {status.value.reason or 'no reason given'}.")
             return bool(status and status.value.state == "running")

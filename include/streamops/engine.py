@@ -10,15 +10,17 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from streamops import bodies, jobs, keys, locks, receipts, records, steps
+from streamops import bodies, documents, jobs, keys, locks, receipts, settling, steps
 from streamops.adapters.object_store import ObjectStore
 from streamops.cluster import jobs as cluster_jobs
+from streamops.context import Work
+from streamops.documents import Versioned
 from streamops.errors import ConflictError, LockedError, NotFoundError, RefusedError, StreamOpsError, UnhealthyError
 from streamops.names import CLUSTER, label
-from streamops.operations import OVER, Operation, Owner, Request, StepRecord, plan
+from streamops.operations import OVER, Operation, Request, StepRecord, plan
+from streamops.owner import Owner
 from streamops.ports import Ports
-from streamops.records import FINAL, Versioned, now
-from streamops.steps import Work
+from streamops.records import FINAL, now
 from streamops.submission import Submission
 
 __all__ = ["Engine", "Ports", "list_operations"]
@@ -76,7 +78,7 @@ class Engine:
             before=None if request.job == CLUSTER else jobs.record(self.store, request.job),
         )
         try:
-            records.write(self.store, keys.operation(request.job, operation_id), operation, new=True)
+            documents.write(self.store, keys.operation(request.job, operation_id), operation, new=True)
         except ConflictError:  # another try of the same task was faster
             return self._read(request.job, operation_id).value
         self.say(f"Operation {operation_id}: {request.runbook} of {label(request.job)} for {owner.label()}")
@@ -95,7 +97,7 @@ class Engine:
 
     def find(self, job: str, operation_id: str) -> Operation | None:
         """The operation as recorded, or None: it never began."""
-        found = records.read(self.store, keys.operation(job, operation_id), Operation)
+        found = documents.read(self.store, keys.operation(job, operation_id), Operation)
         return found.value if found else None
 
     def run_task(self, job: str, operation_id: str, task: str) -> dict[str, Any]:
@@ -162,7 +164,7 @@ class Engine:
             return
         operation = self._change(job, operation_id, {"state": "failed", "reason": reason})
         self._tell_truth(operation)
-        receipts.settle(self.ports, operation, "failed", self.say)
+        settling.settle(self.ports, operation, "failed", self.say)
         self.say(f"Operation {operation_id} failed at {operation.at() or 'its end'}: {reason}")
 
     def undo(self, job: str, operation_id: str) -> str:
@@ -175,7 +177,7 @@ class Engine:
             self._run_undo(job, operation_id, name)
         if names:
             operation = self._change(job, operation_id, {"state": "undone"})
-            for line in receipts.lines(receipts.settle(self.ports, operation, "undone", self.say)):
+            for line in receipts.lines(settling.settle(self.ports, operation, "undone", self.say)):
                 self.say(line)
         self.say(f"Operation {operation_id}: {said}")
         return f"{said[0].upper()}{said[1:]}."
@@ -357,14 +359,14 @@ class Engine:
             found = self._read(job, operation_id)
             new = change(found.value)
             try:
-                records.write(self.store, keys.operation(job, operation_id), new, over=found.etag)
+                documents.write(self.store, keys.operation(job, operation_id), new, over=found.etag)
             except ConflictError:
                 continue
             return new
         raise ConflictError(f"Operation {operation_id} keeps changing; see 'streamops operations show {operation_id}'.")
 
     def _read(self, job: str, operation_id: str) -> Versioned[Operation]:
-        found = records.read(self.store, keys.operation(job, operation_id), Operation)
+        found = documents.read(self.store, keys.operation(job, operation_id), Operation)
         if found is None:
             raise NotFoundError(f"Job {job} has no operation {operation_id}; 'streamops operations' lists them.")
         return found
@@ -416,5 +418,5 @@ class _Renewer:
 
 def list_operations(store: ObjectStore, job: str) -> list[Operation]:
     """All operations of a job, the oldest first."""
-    found = (records.read(store, info.key, Operation) for info in store.list(keys.operations(job)))
+    found = (documents.read(store, info.key, Operation) for info in store.list(keys.operations(job)))
     return sorted((item.value for item in found if item), key=lambda item: item.created)

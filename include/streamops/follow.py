@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from streamops import keys, records
+from streamops import documents, keys, records
 from streamops.adapters.airflow import Airflow, Run
 from streamops.adapters.object_store import ObjectStore
 from streamops.errors import LockedError, NotFoundError, RefusedError, StreamOpsError, UnreachableError
@@ -163,7 +163,7 @@ class Runbooks:
         for info in self.store.list(keys.operations(job)):
             if info.key in known:
                 continue
-            found = records.read(self.store, info.key, Operation)
+            found = documents.read(self.store, info.key, Operation)
             if found and found.value.owner.run_id == run.run_id and found.value.owner.dag_id == run.dag_id:
                 return found.value
             known.add(info.key)
@@ -180,7 +180,7 @@ class Runbooks:
                 if operation is None:
                     operation = self.operation_of(run, asked.job, known)
                 else:
-                    newer = records.read(self.store, keys.operation(asked.job, operation.id), Operation)
+                    newer = documents.read(self.store, keys.operation(asked.job, operation.id), Operation)
                     operation = newer.value if newer else operation
                 heard = time.monotonic()
             except UnreachableError:

@@ -11,13 +11,13 @@ from datetime import datetime, timedelta
 
 from streamops import archives, artifacts, checkpoints, checks, cost, jobs, keys, snapshots, steps
 from streamops.checks import Case
+from streamops.context import Facts, Work
 from streamops.cost import Cost
 from streamops.definitions import Definition
 from streamops.errors import CheckpointError, NotFoundError, RefusedError, UnhealthyError
 from streamops.health import Health
 from streamops.records import FINAL, Deployment, DriverStatus, Offsets, now
 from streamops.snapshots import Manifest
-from streamops.steps import Facts, Work
 
 
 def check(work: Work) -> Facts:

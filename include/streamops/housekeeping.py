@@ -9,11 +9,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 
-from streamops import artifacts, jobs, keys, locks, records, snapshots
+from streamops import artifacts, documents, jobs, keys, locks, records, snapshots
 from streamops.adapters.object_store import ObjectStore
 from streamops.definitions import Keep
 from streamops.errors import LockedError, RefusedError, StreamOpsError
-from streamops.operations import Operation, Owner
+from streamops.operations import Operation
+from streamops.owner import Owner
 from streamops.records import now
 from streamops.snapshots import marks, removal, retention
 from streamops.snapshots.removal import Swept
@@ -48,7 +49,7 @@ def users(store: ObjectStore) -> dict[tuple[str, str], tuple[str, ...]]:
         if record.snapshot and record.desired == "stopped-with-snapshot":
             found.setdefault((job, record.snapshot), []).append(f"job {job}, which stopped with it")
         if record.deployment:
-            deployment = records.read(store, keys.deployment(job, record.deployment), records.Deployment)
+            deployment = documents.read(store, keys.deployment(job, record.deployment), records.Deployment)
             if deployment and deployment.value.from_snapshot:
                 origin, _, name = deployment.value.from_snapshot.rpartition("/")
                 who = f"deployment {record.deployment} of {job}, which started from it"
@@ -56,7 +57,7 @@ def users(store: ObjectStore) -> dict[tuple[str, str], tuple[str, ...]]:
         lock = locks.read(store, job)
         holding = (lock.value.operation, lock.value.abandoned) if lock else ()
         for operation_id in filter(None, holding):
-            operation = records.read(store, keys.operation(job, operation_id), Operation)
+            operation = documents.read(store, keys.operation(job, operation_id), Operation)
             for place in _named(operation.value) if operation else ():
                 found.setdefault(place, []).append(f"operation {operation_id}")
     return {place: tuple(who) for place, who in found.items()}
@@ -152,7 +153,7 @@ def holding(store: ObjectStore, job: str, what: str, owner: Owner, finished: Fin
     """Hold the job's operation lock for a piece of work that is no operation. Raises LockedError."""
     name = f"{what}-{uuid.uuid4().hex[:12]}"
     lock = locks.acquire(store, job, name, what, owner, finished, now())
-    if lock.abandoned and records.read(store, keys.operation(job, lock.abandoned), Operation):
+    if lock.abandoned and documents.read(store, keys.operation(job, lock.abandoned), Operation):
         locks.release(store, job, name)
         raise LockedError(
             f"Operation {lock.abandoned} of job {job} was abandoned; finish it first ('streamops operations resume' or "

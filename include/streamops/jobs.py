@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 
-from streamops import keys, records
+from streamops import documents, keys
 from streamops.adapters.object_store import ObjectStore
 from streamops.definitions import Definition
 from streamops.errors import ConflictError, DamagedError, NotFoundError
@@ -22,7 +22,7 @@ def names(store: ObjectStore) -> list[str]:
 
 def record(store: ObjectStore, job: str) -> JobRecord | None:
     """The job record, or None: never deployed."""
-    found = records.read(store, keys.record(job), JobRecord)
+    found = documents.read(store, keys.record(job), JobRecord)
     return found.value if found else None
 
 
@@ -33,13 +33,13 @@ def change(store: ObjectStore, job: str, update: Mapping[str, object]) -> JobRec
         ConflictError: others kept changing it.
     """
     for _ in range(_TRIES):
-        found = records.read(store, keys.record(job), JobRecord)
+        found = documents.read(store, keys.record(job), JobRecord)
         old = found.value if found else JobRecord(job=job)
         new = old.model_copy(update=dict(update))
         if found and new == old:
             return old
         try:
-            records.write(store, keys.record(job), new, over=found.etag if found else None, new=found is None)
+            documents.write(store, keys.record(job), new, over=found.etag if found else None, new=found is None)
         except ConflictError:
             continue
         return new
@@ -48,7 +48,7 @@ def change(store: ObjectStore, job: str, update: Mapping[str, object]) -> JobRec
 
 def deployment(store: ObjectStore, job: str, number: int) -> Deployment:
     """A deployment record. Raises NotFoundError."""
-    found = records.read(store, keys.deployment(job, number), Deployment)
+    found = documents.read(store, keys.deployment(job, number), Deployment)
     if found is None:
         raise NotFoundError(f"Job {job} has no deployment {number}; deploy it first.")
     return found.value
@@ -57,7 +57,7 @@ def deployment(store: ObjectStore, job: str, number: int) -> Deployment:
 def status(store: ObjectStore, job: str, launch: str) -> DriverStatus | None:
     """What the driver of a launch published last; nothing, where that cannot be read: a driver that lives says more."""
     try:
-        found = records.read(store, keys.status(job, launch), DriverStatus)
+        found = documents.read(store, keys.status(job, launch), DriverStatus)
     except DamagedError:
         return None
     return found.value if found else None
@@ -65,17 +65,17 @@ def status(store: ObjectStore, job: str, launch: str) -> DriverStatus | None:
 
 def lease(store: ObjectStore, job: str) -> Lease | None:
     """The job's lease."""
-    found = records.read(store, keys.lease(job), Lease)
+    found = documents.read(store, keys.lease(job), Lease)
     return found.value if found else None
 
 
 def tell(store: ObjectStore, job: str, launch: str, control: Control) -> bool:
     """Give a launch its word; False when it has that word already."""
-    found = records.read(store, keys.control(job, launch), Control)
+    found = documents.read(store, keys.control(job, launch), Control)
     if found and (found.value.command, found.value.operation) == (control.command, control.operation):
         return False
     sequence = found.value.sequence + 1 if found else 1
-    records.write(store, keys.control(job, launch), control.model_copy(update={"sequence": sequence}))
+    documents.write(store, keys.control(job, launch), control.model_copy(update={"sequence": sequence}))
     return True
 
 

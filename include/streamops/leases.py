@@ -6,10 +6,11 @@ are for display only.
 
 from __future__ import annotations
 
-from streamops import keys, records
+from streamops import documents, keys, records
 from streamops.adapters.object_store import ObjectStore
+from streamops.documents import Versioned
 from streamops.errors import ConflictError, LeaseLostError, UnhealthyError
-from streamops.records import JobRecord, Lease, Versioned
+from streamops.records import JobRecord, Lease
 
 MOST_FRUITLESS = 3  # relaunches in a row that committed nothing; the next one gives up
 _TRIES = 20
@@ -25,7 +26,7 @@ def grant(store: ObjectStore, job: str, launch: str, deployment: int) -> Version
         ConflictError: others kept changing the lease.
     """
     for _ in range(_TRIES):
-        found = records.read(store, keys.lease(job), Lease)
+        found = documents.read(store, keys.lease(job), Lease)
         if found and found.value.launch == launch and found.value.deployment == deployment:
             return found
         epoch = found.value.epoch + 1 if found else 1
@@ -52,13 +53,13 @@ def take(store: ObjectStore, record: JobRecord, launch: str, holder: str) -> Ver
             raise LeaseLostError(
                 f"Launch {launch} of {record.job} may not write; the job record names {record.launch}."
             )
-        found = records.read(store, keys.lease(record.job), Lease)
+        found = documents.read(store, keys.lease(record.job), Lease)
         if found and found.value.holder == holder:
             return found
         try:
             return _store(store, _taken(found.value if found else None, record, launch, holder), found)
         except ConflictError:
-            current = records.read(store, keys.record(record.job), JobRecord)
+            current = documents.read(store, keys.record(record.job), JobRecord)
             record = current.value if current else record
     raise LeaseLostError(f"The lease of {record.job} keeps changing; another driver of this launch is taking it.")
 
@@ -93,7 +94,7 @@ def check(store: ObjectStore, lease: Lease) -> None:
     Raises:
         LeaseLostError: it is not; nothing may be written any more.
     """
-    found = records.read(store, keys.lease(lease.job), Lease)
+    found = documents.read(store, keys.lease(lease.job), Lease)
     if found is None or (found.value.epoch, found.value.holder) != (lease.epoch, lease.holder):
         now = f"epoch {found.value.epoch} of launch {found.value.launch}" if found else "nobody"
         raise LeaseLostError(f"Epoch {lease.epoch} of {lease.job} is over, {now} holds the lease; this driver ends.")
@@ -115,12 +116,12 @@ def _change(store: ObjectStore, held: Versioned[Lease], update: dict[str, object
         return _store(store, held.value.model_copy(update=update), held)
     except ConflictError:
         check(store, held.value)
-        found = records.read(store, keys.lease(held.value.job), Lease)
+        found = documents.read(store, keys.lease(held.value.job), Lease)
         if found is None:
             raise LeaseLostError(f"The lease of {held.value.job} is gone; this driver ends.") from None
         return _store(store, found.value.model_copy(update=update), found)
 
 
 def _store(store: ObjectStore, lease: Lease, over: Versioned[Lease] | None) -> Versioned[Lease]:
-    etag = records.write(store, keys.lease(lease.job), lease, over=over.etag if over else None, new=over is None)
+    etag = documents.write(store, keys.lease(lease.job), lease, over=over.etag if over else None, new=over is None)
     return Versioned(lease, etag)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from streamops import archives, definitions, keys, records
+from streamops import archives, definitions, documents, keys, records
 from streamops.adapters.object_store import ObjectStore
 from streamops.definitions import Definition, LibraryName, VersionName
 from streamops.errors import ConflictError, DefinitionError, NotFoundError, PublishedError, RefusedError
@@ -66,11 +66,11 @@ def publish(store: ObjectStore, directory: Path) -> LibraryManifest:
         **definition.model_dump(), sha256=archives.sha256(body), size=len(body), published=records.now()
     )
     key = keys.library_manifest(definition.library, definition.version)
-    if earlier := records.read(store, key, LibraryManifest):
+    if earlier := documents.read(store, key, LibraryManifest):
         return _same(earlier.value, manifest)
     store.put(keys.library(definition.library, definition.version), body)
     try:
-        records.write(store, key, manifest, new=True)
+        documents.write(store, key, manifest, new=True)
     except ConflictError:
         return _same(load(store, definition.library, definition.version), manifest)
     return manifest
@@ -78,7 +78,7 @@ def publish(store: ObjectStore, directory: Path) -> LibraryManifest:
 
 def require_same(store: ObjectStore, use: LibraryUse) -> None:
     """Raise PublishedError if the version is published here with other content."""
-    if (found := records.read(store, keys.library_manifest(use.name, use.version), LibraryManifest)) and (
+    if (found := documents.read(store, keys.library_manifest(use.name, use.version), LibraryManifest)) and (
         found.value.sha256 != use.sha256
     ):
         raise PublishedError(
@@ -98,7 +98,7 @@ def accept(store: ObjectStore, use: LibraryUse) -> None:
         library=use.name, version=use.version, sha256=use.sha256, size=size, published=records.now()
     )
     try:
-        records.write(store, keys.library_manifest(use.name, use.version), manifest, new=True)
+        documents.write(store, keys.library_manifest(use.name, use.version), manifest, new=True)
     except ConflictError:
         require_same(store, use)
 
@@ -143,7 +143,7 @@ def names(store: ObjectStore) -> list[str]:
 def versions(store: ObjectStore, library: str) -> list[LibraryManifest]:
     """Published versions of a library, oldest first."""
     found = [
-        records.read(store, keys.library_manifest(library, entry.rstrip("/").rpartition("/")[2]), LibraryManifest)
+        documents.read(store, keys.library_manifest(library, entry.rstrip("/").rpartition("/")[2]), LibraryManifest)
         for entry in store.prefixes(keys.library_versions(library))
     ]
     return sorted((item.value for item in found if item), key=lambda item: item.published)
@@ -151,7 +151,7 @@ def versions(store: ObjectStore, library: str) -> list[LibraryManifest]:
 
 def load(store: ObjectStore, library: str, version: str) -> LibraryManifest:
     """A published version. Raises NotFoundError, which names those that are published."""
-    if found := records.read(store, keys.library_manifest(library, version), LibraryManifest):
+    if found := documents.read(store, keys.library_manifest(library, version), LibraryManifest):
         return found.value
     known = ", ".join(item.version for item in versions(store, library)) or "none"
     raise NotFoundError(

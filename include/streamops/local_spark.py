@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from streamops import archives, jvm, priority
+from streamops import jvm, priority
 from streamops.errors import NotFoundError
 from streamops.settings import Settings
+
+PACKAGES = Path(__file__).resolve().parents[1]  # of this checkout or installation: streamops is one of them
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,14 @@ class Asked:
     error: str
 
 
+def runtime_package() -> Path:
+    """Directory of the package ``streamops_runtime``. Raises NotFoundError."""
+    for place in (PACKAGES.parent / "spark_jobs" / "streamops_runtime", PACKAGES / "streamops_runtime"):
+        if (place / "runner.py").is_file():
+            return place
+    raise NotFoundError("The package streamops_runtime is not beside streamops; install StreamOps completely.")
+
+
 def command(module: str, *arguments: str) -> list[str]:
     """The command that runs a module of ``streamops_runtime``."""
     return [sys.executable, "-m", f"streamops_runtime.{module}", *arguments]
@@ -33,7 +43,7 @@ def command(module: str, *arguments: str) -> list[str]:
 
 def environment(library: Path | None = None) -> dict[str, str]:
     """What such a process finds: both packages, and a job's shared library if it has one."""
-    places = [str(archives.runtime_package().parent), str(Path(__file__).resolve().parents[1])]
+    places = [str(runtime_package().parent), str(PACKAGES)]
     places += [str(library)] if library else []
     places.append(os.environ.get("PYTHONPATH", ""))
     home = {} if "SPARK_HOME" in os.environ else _spark_home()

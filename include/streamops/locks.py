@@ -12,12 +12,12 @@ from datetime import datetime, timedelta
 
 from pydantic import BaseModel, ConfigDict
 
-from streamops import keys, records
+from streamops import documents, keys
 from streamops.adapters.object_store import ObjectStore
+from streamops.documents import Versioned
 from streamops.errors import ConflictError, LockedError
 from streamops.names import shown
-from streamops.operations import Owner
-from streamops.records import Versioned
+from streamops.owner import Owner
 
 TRIES = 10  # against others who write the lock at the same moment
 EXPIRY = timedelta(minutes=3)  # of an owner outside Airflow; longer than one spark-submit may take
@@ -40,7 +40,7 @@ class Lock(BaseModel):
 
 def read(store: ObjectStore, job: str) -> Versioned[Lock] | None:
     """The lock as stored."""
-    return records.read(store, keys.lock(job), Lock)
+    return documents.read(store, keys.lock(job), Lock)
 
 
 def is_stale(lock: Lock, finished: Finished, moment: datetime) -> bool:
@@ -84,7 +84,7 @@ def acquire(
             abandoned=abandoned,
         )
         try:
-            records.write(store, keys.lock(job), lock, over=found.etag if found else None, new=found is None)
+            documents.write(store, keys.lock(job), lock, over=found.etag if found else None, new=found is None)
         except ConflictError:  # another came first: the next look says who
             continue
         return lock
@@ -108,7 +108,7 @@ def renew(store: ObjectStore, job: str, operation: str, moment: datetime, *, set
         update: dict[str, object] = {"renewed": moment} | ({"abandoned": None} if settled else {})
         lock = found.value.model_copy(update=update)
         try:
-            records.write(store, keys.lock(job), lock, over=found.etag)
+            documents.write(store, keys.lock(job), lock, over=found.etag)
         except ConflictError:
             continue
         return lock
@@ -123,7 +123,7 @@ def release(store: ObjectStore, job: str, operation: str) -> bool:
             return False
         free = Lock(job=job, abandoned=found.value.abandoned)
         try:
-            records.write(store, keys.lock(job), free, over=found.etag)
+            documents.write(store, keys.lock(job), free, over=found.etag)
         except ConflictError:
             continue
         return True

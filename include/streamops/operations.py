@@ -26,6 +26,7 @@ from streamops.definitions import (
 )
 from streamops.errors import NameRefusedError, NotFoundError
 from streamops.names import CLUSTER, scope
+from streamops.owner import Owner
 from streamops.records import JobRecord, now
 
 Runbook = Literal[
@@ -149,22 +150,6 @@ class Request(BaseModel):
             return None
         job, _, name = self.from_snapshot.rpartition("/")
         return job or self.job, name
-
-
-class Owner(BaseModel):
-    """Who holds an operation: a DAG run, or a process outside Airflow."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-    kind: Literal["airflow", "cli"]
-    dag_id: str = ""
-    run_id: str = ""
-    user: str = ""
-
-    def label(self) -> str:
-        """As shown to people."""
-        where = f"DAG run {self.dag_id}/{self.run_id}" if self.kind == "airflow" else f"command line {self.run_id}"
-        return f"{where} of {self.user}" if self.user else where
 
 
 class StepRecord(BaseModel):

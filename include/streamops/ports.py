@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from streamops.adapters.object_store import ObjectStore
-from streamops.cluster.membership import Master, Program
+from streamops.cluster.membership import Program
 from streamops.cluster.nodes import Inventory
 from streamops.definitions import Definition
 from streamops.errors import NotFoundError
-from streamops.operations import Owner
+from streamops.owner import Owner
 from streamops.receipts import Receipt
 from streamops.records import Offsets
+from streamops.spark_master import Master
 from streamops.submission import Submission
 
 

@@ -12,10 +12,10 @@ from datetime import datetime
 from statistics import median
 
 from streamops import checkpoints, jobs, keys
+from streamops.context import Facts, Work
 from streamops.cost import distance
 from streamops.health import Health, fails_repeatedly
 from streamops.records import FINAL, DriverStatus, Offsets, State, now
-from streamops.steps import Facts, Work
 
 MOST_RELAUNCHES = 2  # of the driver by the master, within the probation
 LEAST_BEHIND_S = 5.0  # of arriving events by which the lag must have grown

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from streamops import keys, records
+from streamops import documents, keys
 from streamops.adapters.object_store import ObjectStore
-from streamops.names import CLUSTER, label
+from streamops.names import label
 from streamops.operations import LEAVE_RUNNING, Operation, plan
 from streamops.records import Deployment, Offsets, now
-
-if TYPE_CHECKING:
-    from streamops.ports import Ports
 
 AIRFLOW, HERE = "Airflow", "the command line, without Airflow"
 
@@ -183,29 +180,10 @@ def _short(offsets: Offsets) -> str:
 
 def write(store: ObjectStore, found: Receipt) -> None:
     """Store a receipt; the last one of an operation counts."""
-    records.write(store, keys.receipt(found.job, found.id), found)
-
-
-def settle(ports: Ports, operation: Operation, state: str, say: Callable[[str], None]) -> Receipt:
-    """Make and store the receipt of an operation that is over, and mark the operation on the dashboards."""
-    store = ports.store
-    numbers: dict[str, int] = {}
-    if operation.job != CLUSTER:
-        record = records.read(store, keys.record(operation.job), records.JobRecord)
-        numbers["before"] = operation.before.deployment if operation.before else 0
-        numbers["after"] = record.value.deployment if record else 0
-    read = {
-        which: records.read(store, keys.deployment(operation.job, number), Deployment)
-        for which, number in numbers.items()
-        if number
-    }
-    found = receipt(operation, state, {which: item.value for which, item in read.items() if item})
-    write(store, found)
-    ports.mark(found, say)
-    return found
+    documents.write(store, keys.receipt(found.job, found.id), found)
 
 
 def read(store: ObjectStore, job: str, operation_id: str) -> Receipt | None:
     """The receipt of an operation, or None while it is not over."""
-    found = records.read(store, keys.receipt(job, operation_id), Receipt)
+    found = documents.read(store, keys.receipt(job, operation_id), Receipt)
     return found.value if found else None

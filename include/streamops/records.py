@@ -1,21 +1,17 @@
 """What the object store remembers of a job: record, deployments, lease, control and status.
 
-Each is one small JSON object. Those that several writers may touch are written conditionally; ``Versioned``
-carries the etag from a read to the next write.
+Each is one small JSON object; ``documents`` reads and writes them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Generic, Literal, TypeVar
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
-from streamops.adapters.object_store import ObjectStore
 from streamops.definitions import Param
-from streamops.errors import ConflictError, DamagedError, NotFoundError
 
 Offsets = dict[str, dict[str, int]]  # source -> partition -> next offset to read
 
@@ -170,61 +166,6 @@ class DriverStatus(_Model):
     stages: dict[str, StageStatus] = {}
 
 
-M = TypeVar("M", bound=BaseModel)
-
-
-@dataclass(frozen=True)
-class Versioned(Generic[M]):
-    """A stored model with the tag that its next conditional write names."""
-
-    value: M
-    etag: str
-
-
 def now() -> datetime:
     """The present, in UTC. For display and for expiry outside Airflow only; order comes from epochs."""
     return datetime.now(UTC)
-
-
-def read(store: ObjectStore, key: str, model: type[M]) -> Versioned[M] | None:
-    """The stored model, or None if there is none.
-
-    Raises:
-        DamagedError: what is stored is no such model.
-    """
-    try:
-        stored = store.get(key)
-    except NotFoundError:
-        return None
-    try:
-        return Versioned(model.model_validate_json(stored.body), stored.etag)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        what = f"{where}: {first['msg']}" if where else first["msg"]
-        raise DamagedError(
-            f"{key} in bucket {store.bucket} cannot be read ({what}); put a good one back, such as an "
-            "earlier version of the object, and try again."
-        ) from error
-
-
-def write(store: ObjectStore, key: str, value: BaseModel, *, over: str | None = None, new: bool = False) -> str:
-    """Write a model; ``over`` is the etag it replaces, ``new`` demands that nothing is there yet.
-
-    A conditional write whose answer was lost is retried by the client and then meets its own bytes:
-    equal stored bytes are therefore a success, not a conflict.
-
-    Returns:
-        The etag of what is now stored.
-
-    Raises:
-        ConflictError: somebody else wrote first.
-    """
-    body = value.model_dump_json(indent=1).encode()
-    try:
-        return store.put(key, body, if_match=over, if_absent=new)
-    except ConflictError:
-        stored = store.get(key)
-        if stored.body == body:
-            return stored.etag
-        raise

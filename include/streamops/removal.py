@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from streamops import keys
-
-if TYPE_CHECKING:
-    from streamops.steps import Work
+from streamops.context import Work
 
 
 def remove(work: Work) -> dict[str, Any]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 
-from streamops import artifacts, jobs, keys, records, snapshots
+from streamops import artifacts, documents, jobs, keys, records, snapshots
 from streamops.adapters.object_store import ObjectStore
 from streamops.definitions import Snapshots
 from streamops.engine import Engine
 from streamops.errors import DamagedError, LockedError, StreamOpsError
 from streamops.follow import request
-from streamops.operations import Owner
+from streamops.owner import Owner
 from streamops.records import now
 from streamops.schedules import Due, Last, due
 
@@ -22,13 +22,13 @@ def plan_of(store: ObjectStore, job: str) -> tuple[Snapshots | None, datetime | 
     definition = artifacts.current(store, record)
     if definition is None or record is None or record.desired != "running" or not record.deployment:
         return None, None
-    deployment = records.read(store, keys.deployment(job, record.deployment), records.Deployment)
+    deployment = documents.read(store, keys.deployment(job, record.deployment), records.Deployment)
     return definition.snapshots, deployment.value.created if deployment else None
 
 
 def last_of(store: ObjectStore, job: str) -> Last | None:
     """What the schedule of a job did last."""
-    found = records.read(store, keys.snapshot_schedule(job), Last)
+    found = documents.read(store, keys.snapshot_schedule(job), Last)
     return found.value if found else None
 
 
@@ -83,20 +83,20 @@ def take(
     operation_id = f"{item.name}-{job}"[:128]
     try:
         engine.begin(asked, owner, operation_id)
-        records.write(store, keys.snapshot_schedule(job), base)
+        documents.write(store, keys.snapshot_schedule(job), base)
         operation = engine.run(asked, owner, operation_id)
     except LockedError as error:
         say(f"{job}: not now, {error}")
         return None
     except StreamOpsError as error:
         failed = base.model_copy(update={"state": "failed", "reason": str(error), "when": now()})
-        records.write(store, keys.snapshot_schedule(job), failed)
+        documents.write(store, keys.snapshot_schedule(job), failed)
         raise
     if operation.state != "succeeded":
         raise StreamOpsError(f"Operation {operation_id} is {operation.state}: {operation.reason}")
     taken = base.model_copy(
         update={"state": "taken", "when": now(), "size": snapshots.load(store, job, item.name).size}
     )
-    records.write(store, keys.snapshot_schedule(job), taken)
+    documents.write(store, keys.snapshot_schedule(job), taken)
     say(f"{job}/{item.name} taken, {item.late.total_seconds():.0f} s after it was due")
     return taken

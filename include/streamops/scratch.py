@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 
-from streamops import archives, artifacts, jobs, keys, locks, records, snapshots
+from streamops import archives, artifacts, documents, jobs, keys, locks, snapshots
 from streamops.adapters.influx import Points
 from streamops.adapters.object_store import ObjectStore
 from streamops.artifacts import ArtifactManifest
@@ -22,7 +22,8 @@ from streamops.engine import Engine, list_operations
 from streamops.errors import LockedError, NotFoundError, RefusedError, SnapshotRefusedError, UnhealthyError
 from streamops.follow import request
 from streamops.names import SCRATCH
-from streamops.operations import Owner, Request
+from streamops.operations import Request
+from streamops.owner import Owner
 from streamops.records import FINAL, Deployment, DriverStatus, Offsets, now
 from streamops.settings import Settings
 from streamops.snapshots import catalogue, marks
@@ -226,7 +227,7 @@ def restore(
 
 def _deployed(store: ObjectStore, manifest: Manifest, say: Say) -> Deployment | None:
     """The deployment it was taken of, with its params and topics; None for one of another installation."""
-    found = records.read(store, keys.deployment(manifest.job, manifest.deployment), Deployment)
+    found = documents.read(store, keys.deployment(manifest.job, manifest.deployment), Deployment)
     if found is not None and found.value.artifact_sha256 == manifest.artifact_sha256:
         return found.value
     say(f"Deployment {manifest.deployment} of {manifest.job} is not known here: its version's own settings are used")
@@ -257,7 +258,7 @@ def _publish(store: ObjectStore, manifest: Manifest, version: ArtifactManifest, 
             "published": now(),
         }
     )
-    records.write(store, keys.artifact_manifest(definition.job, definition.version), moved)
+    documents.write(store, keys.artifact_manifest(definition.job, definition.version), moved)
     return definition
 
 

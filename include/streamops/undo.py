@@ -9,10 +9,11 @@ import time
 from collections.abc import Callable
 
 from streamops import cost, going_back, health, jobs, leases, snapshots
+from streamops.context import Facts, Work
 from streamops.errors import StreamOpsError
 from streamops.operations import GOING_BACK, Operation
 from streamops.records import Control, now
-from streamops.steps import Facts, Work, give, healthy_now, install, put, submission
+from streamops.steps import give, healthy_now, install, put, submission
 
 NOT_NEEDED = "nothing was changed; there is nothing to take back"
 HEALTHY = "the new version has passed its probation and runs on"

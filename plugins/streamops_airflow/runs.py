@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from streamops.follow import request
 from streamops.names import CLUSTER
-from streamops.operations import CLUSTER_RUNBOOKS, Owner, Request, operation_id
+from streamops.operations import CLUSTER_RUNBOOKS, Request, operation_id
+from streamops.owner import Owner
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from streamops import checkpoints, jobs, keys, leases
 from streamops.adapters.object_store import ObjectStore
 from streamops.definitions import Definition
+from streamops.documents import Versioned
 from streamops.errors import (
     DamagedError,
     DefinitionError,
@@ -23,7 +24,7 @@ from streamops.errors import (
     UnhealthyError,
     UnreachableError,
 )
-from streamops.records import Deployment, Lease, StageStatus, State, Versioned
+from streamops.records import Deployment, Lease, StageStatus, State
 from streamops.settings import Settings
 from streamops_runtime import code, placement, repartition, stages, warmup
 from streamops_runtime.gate import Gate, StopAtBoundary, gate_time_column

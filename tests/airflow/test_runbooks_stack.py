@@ -37,7 +37,7 @@ from runbooks import (
 )  # fmt: skip
 from stack import lifecycle, ready
 from stack.programs import AIRFLOW
-from streamops import artifacts, jobs, keys, records, scheduled, scratch, snapshots
+from streamops import artifacts, documents, jobs, keys, records, scheduled, scratch, snapshots
 from streamops.adapters.airflow import Airflow, Run
 from streamops.adapters.influx import Points
 from streamops.definitions import load
@@ -189,10 +189,10 @@ def test_retention_removes_the_surplus_and_keeps_what_is_pinned(airflow, running
 def test_a_snapshot_that_is_due_is_taken_and_once(airflow, running):
     job = running
     key = keys.deployment(job.name, job.record().deployment)
-    found = records.read(job.store, key, Deployment)
+    found = documents.read(job.store, key, Deployment)
     assert found is not None
     older = found.value.created - timedelta(minutes=10)  # as if it had run that long
-    records.write(job.store, key, found.value.model_copy(update={"created": older}))
+    documents.write(job.store, key, found.value.model_copy(update={"created": older}))
     with at_work(job.settings, "scheduled_snapshots"):
         assert run_to_end(airflow, "scheduled_snapshots", {}).state == "success"
         first = scheduled.last_of(job.store, job.name)
@@ -332,7 +332,7 @@ def test_a_scheduler_that_dies_during_the_switch_leaves_a_run_that_ends_right(ai
 
 def upgraded(airflow: Airflow, job: FreshJob) -> Run:
     """A finished upgrade to what runs now: the last one, or another."""
-    done = records.read(job.store, keys.operation(job.name, job.record().changed_by), Operation)
+    done = documents.read(job.store, keys.operation(job.name, job.record().changed_by), Operation)
     if done is None or done.value.request.runbook != "upgrade_job" or done.value.owner.kind != "airflow":
         version = "v1" if job.record().version == "v2" else "v2"
         return run_to_end(airflow, "upgrade_job", {"job": job.name, "version": version, **COLD})

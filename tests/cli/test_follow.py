@@ -6,7 +6,8 @@ import pytest
 
 from streamops.errors import RefusedError
 from streamops.follow import request, spans, view
-from streamops.operations import Operation, Owner, StepRecord, plan
+from streamops.operations import Operation, StepRecord, plan
+from streamops.owner import Owner
 
 T = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

@@ -19,8 +19,9 @@ import boto3
 
 from streamops import artifacts, checkpoints, jobs, keys, leases
 from streamops.adapters.object_store import ObjectStore
+from streamops.documents import read, write
 from streamops.errors import LeaseLostError, UnhealthyError
-from streamops.records import Control, DriverStatus, StageStatus, State, now, read, write
+from streamops.records import Control, DriverStatus, StageStatus, State, now
 from streamops.settings import Settings
 
 WINDOW = 10

@@ -14,7 +14,7 @@ from typing import Any
 from fakes import driver, object_server
 from fakes.driver import WINDOW, point_key
 from fakes.nodes import Nodes
-from streamops import archives, jobs, keys, records
+from streamops import archives, documents, jobs, keys, records
 from streamops.adapters.object_store import ObjectStore
 from streamops.artifacts import ArtifactManifest
 from streamops.definitions import Definition, parse
@@ -22,7 +22,8 @@ from streamops.engine import Engine, Ports
 from streamops.errors import NotFoundError
 from streamops.fingerprints import Aggregate, Fingerprint, Key, Operator, Slot
 from streamops.operations import Operation as Operation
-from streamops.operations import Owner, Request, tasks
+from streamops.operations import Request, tasks
+from streamops.owner import Owner
 from streamops.receipts import Receipt
 from streamops.records import FINAL
 from streamops.settings import Settings
@@ -196,7 +197,7 @@ class Rig:
         )  # fmt: skip
         self.store.put(keys.artifact(job, version), artifact)
         self.store.put(keys.runtime(manifest.runtime_sha256), runtime)
-        records.write(self.store, keys.artifact_manifest(job, version), manifest)
+        documents.write(self.store, keys.artifact_manifest(job, version), manifest)
 
     def engine(self, at_point: Callable[[str, str], None] = lambda step, when: None, **changes: Any) -> Engine:
         """An engine of a process of its own, with the rig's ports; ``changes`` replace some of them."""

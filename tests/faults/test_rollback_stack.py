@@ -16,7 +16,8 @@ from kafka.admin import KafkaAdminClient
 from fresh_job import FreshJob, publish_quickly, wait_for, with_ledger
 from streamops import checkpoints, jobs, keys, probation, receipts, snapshots
 from streamops.errors import SnapshotRefusedError, UnhealthyError
-from streamops.operations import Owner, Request
+from streamops.operations import Request
+from streamops.owner import Owner
 from streamops.records import State
 from streamops.settings import REPOSITORY
 from support import Operator, Servers, drivers, invariant, mark, works_again

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from fakes import object_server, spark_queries, spark_state
 from fakes.spark_state import FILES, KEYS, PARTITIONS, ROWS, key
 from stack import builds
-from streamops import checkpoints, keys, records, snapshots, state
+from streamops import checkpoints, documents, keys, records, snapshots, state
 from streamops.adapters.object_store import ObjectStore
 from streamops.cli import app
 from streamops.errors import CheckpointError, RefusedError, SnapshotRefusedError, UnhealthyError
@@ -59,8 +59,8 @@ class Job:
             job=JOB, number=1, version="v1", artifact_sha256="a" * 64, runtime_sha256="r" * 64,
             created=records.now(), created_by="test", stages={name: StageStart(since_deployment=1) for name in STAGES},
         )  # fmt: skip
-        records.write(self.store, keys.deployment(JOB, 1), self.deployment)
-        records.write(self.store, keys.record(JOB), JobRecord(job=JOB, desired="running", version="v1", deployment=1))
+        documents.write(self.store, keys.deployment(JOB, 1), self.deployment)
+        documents.write(self.store, keys.record(JOB), JobRecord(job=JOB, desired="running", version="v1", deployment=1))
         for stage in STAGES:
             for file in (written / stage).rglob("*"):
                 if file.is_file() and not file.name.startswith("."):  # those are of the local file system

@@ -8,12 +8,12 @@ from typing import Any
 
 import httpx
 
-from streamops.adapters.spark import parse_master
 from streamops.adapters.supervisor import Supervisor
 from streamops.cluster import nodes
-from streamops.cluster.membership import DOWN, Master, Program
+from streamops.cluster.membership import Program
 from streamops.cluster.nodes import Inventory
 from streamops.settings import Settings
+from streamops.spark_master import DOWN, Master, parse_master
 
 _TIMEOUT_S = 5.0
 MASTER = "master"

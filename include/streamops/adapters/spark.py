@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 import subprocess
-from typing import Any
 
 import httpx
 
-from streamops.cluster.membership import Application, Driver, Master, Worker, fits
 from streamops.definitions import Definition
 from streamops.errors import UnreachableError
 from streamops.settings import Settings
+from streamops.spark_master import Master, fits, parse_master
 from streamops.submission import Submission, spark_submit_command, submit_environment
 
 _DRIVER_ID = re.compile(r"\bdriver-\d{14}-\d{4,}\b")
@@ -91,35 +90,3 @@ class SparkSubmitter:
     def room_for(self, definition: Definition) -> bool:
         """Whether one more driver with all its executors fits beside what runs."""
         return fits(self.master(), definition)
-
-
-def parse_master(data: dict[str, Any], executors: dict[str, tuple[tuple[str, str], ...]] | None = None) -> Master:
-    """The master's JSON page as a value."""
-    known = executors or {}
-    workers = tuple(
-        Worker(
-            id=item["id"],
-            address=f"{item['host']}:{item['port']}",
-            page=str(item.get("webuiaddress", "")).rstrip("/"),
-            state=item["state"],
-            cores=item["cores"],
-            cores_used=item["coresused"],
-            memory=item["memory"],
-            memory_used=item["memoryused"],
-            executors=known.get(item["id"], ()),
-        )
-        for item in data.get("workers", ())
-    )
-    drivers = tuple(
-        Driver(
-            id=item["id"],
-            worker="" if item.get("worker") in (None, "None") else item["worker"],
-            state=item["state"],
-            since_ms=int(item.get("starttime", 0) or 0),
-        )
-        for item in data.get("activedrivers", ())
-    )
-    applications = tuple(
-        Application(item["id"], item["name"], int(item.get("cores", 0))) for item in data.get("activeapps", ())
-    )
-    return Master(str(data.get("status", "UNKNOWN")), workers, drivers, applications)

@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 
 from streamops import joblogs
-from streamops.cluster.membership import Worker
 from streamops.joblogs import Line
+from streamops.spark_master import Worker
 
 LAST_BYTES = 256 * 1024  # of each executor's error output
 _HEAD = re.compile(r"==== Bytes \d+-\d+ of \d+ of .* ====\n")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from streamops import artifacts, declared, jobs, keys, records, snapshots
+from streamops import artifacts, declared, documents, jobs, keys, snapshots
 from streamops.adapters.object_store import ObjectStore
 from streamops.applying import Action, Present, PresentJob, decide
 from streamops.cli import console, verbs
@@ -87,7 +87,7 @@ def present(settings: Settings, item: Declared) -> Present:
 
 def present_job(store: ObjectStore, job: str) -> PresentJob:
     """What is there of one job."""
-    found = [records.read(store, info.key, Deployment) for info in store.list(keys.deployments(job))]
+    found = [documents.read(store, info.key, Deployment) for info in store.list(keys.deployments(job))]
     return PresentJob(
         record=jobs.record(store, job),
         deployments=tuple(item.value for item in found if item),

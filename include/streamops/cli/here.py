@@ -11,7 +11,8 @@ from streamops.adapters.airflow import Airflow
 from streamops.adapters.object_store import ObjectStore
 from streamops.cli import operations
 from streamops.errors import LockedError, StreamOpsError
-from streamops.operations import Operation, Owner, Request
+from streamops.operations import Operation, Request
+from streamops.owner import Owner
 from streamops.ports import OwnersPort
 from streamops.settings import Settings
 

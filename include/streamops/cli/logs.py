@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from streamops import joblogs, keys, records
+from streamops import documents, joblogs, keys, records
 from streamops.adapters import worker_logs
 from streamops.adapters.object_store import ObjectStore
 from streamops.adapters.spark import SparkSubmitter
@@ -75,7 +75,7 @@ class Executors:
     def _apps(self) -> dict[str, str]:
         found = {}
         for launch in keys.names_in(self._store.prefixes(keys.launches(self._job))):
-            status = records.read(self._store, keys.status(self._job, launch), DriverStatus)
+            status = documents.read(self._store, keys.status(self._job, launch), DriverStatus)
             if status and status.value.app_id:
                 found[status.value.app_id] = launch
         return found

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from streamops import keys, records
+from streamops import documents, keys
 from streamops.adapters.airflow import Airflow
 from streamops.adapters.object_store import ObjectStore
 from streamops.cli import console
@@ -15,7 +15,8 @@ from streamops.errors import NotFoundError, UnreachableError
 from streamops.follow import view
 from streamops.jobs import names
 from streamops.names import CLUSTER, checked, label
-from streamops.operations import Operation, Owner
+from streamops.operations import Operation
+from streamops.owner import Owner
 from streamops.settings import Settings
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def find(store: ObjectStore, operation_id: str) -> Operation:
     """An operation by its id, whatever its job. Raises NotFoundError."""
     checked("snapshot", operation_id)
     for job in [CLUSTER, *names(store)]:
-        found = records.read(store, keys.operation(job, operation_id), Operation)
+        found = documents.read(store, keys.operation(job, operation_id), Operation)
         if found:
             return found.value
     raise NotFoundError(f"There is no operation {operation_id!r}; 'streamops operations' lists them.")

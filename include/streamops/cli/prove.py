@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from streamops import artifacts, jobs, keys, records
+from streamops import artifacts, documents, jobs, keys, records
 from streamops.adapters.kafka import Ledger
 from streamops.adapters.object_store import ObjectStore
 from streamops.cli import console
@@ -93,9 +93,9 @@ def since_offsets(settings: Settings, store: ObjectStore, job: str, at: datetime
     Raises:
         NotFoundError: the job was never deployed.
     """
-    record = records.read(store, keys.record(job), JobRecord)
+    record = documents.read(store, keys.record(job), JobRecord)
     number = record.value.deployment if record else 0
-    deployment = records.read(store, keys.deployment(job, number), Deployment) if number else None
+    deployment = documents.read(store, keys.deployment(job, number), Deployment) if number else None
     if deployment is None:
         raise NotFoundError(f"Job {job} has never been deployed; 'streamops jobs' lists those that were.")
     definition = artifacts.load_manifest(store, job, deployment.value.version).definition

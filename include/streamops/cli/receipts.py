@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from streamops import keys, receipts, records
+from streamops import documents, keys, receipts
 from streamops.adapters.object_store import ObjectStore
 from streamops.cli import console
 from streamops.errors import NotFoundError
@@ -60,5 +60,5 @@ def show(
 
 def read_all(store: ObjectStore, job: str) -> list[Receipt]:
     """All receipts of a job."""
-    found = (records.read(store, info.key, Receipt) for info in store.list(keys.receipts(job)))
+    found = (documents.read(store, info.key, Receipt) for info in store.list(keys.receipts(job)))
     return [item.value for item in found if item]

@@ -19,7 +19,7 @@ from streamops.cli.operations import Owners
 from streamops.definitions import Keep
 from streamops.errors import RefusedError, SnapshotRefusedError, UnhealthyError
 from streamops.names import checked
-from streamops.operations import Owner
+from streamops.owner import Owner
 from streamops.records import now
 from streamops.snapshots import difference, marks, portable, verification
 

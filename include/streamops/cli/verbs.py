@@ -14,7 +14,8 @@ from streamops.cli import console, here, operations
 from streamops.cli.progress import Progress
 from streamops.errors import RefusedError
 from streamops.follow import Runbooks, request
-from streamops.operations import Operation, Owner, Request, plan
+from streamops.operations import Operation, Request, plan
+from streamops.owner import Owner
 
 Job = Annotated[str, typer.Argument(metavar="JOB", help="The job.")]
 AcceptLoss = Annotated[

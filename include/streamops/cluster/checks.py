@@ -7,7 +7,8 @@ from typing import Any
 from streamops import artifacts, compatibility, jobs, libraries, snapshots, verdicts
 from streamops.adapters.object_store import ObjectStore
 from streamops.cluster import record as cluster_record
-from streamops.cluster.membership import Need, change, missing, present, require_capacity
+from streamops.cluster.capacity import Need, require_capacity
+from streamops.cluster.membership import change, missing, present
 from streamops.cluster.record import ClusterRecord
 from streamops.errors import DefinitionError, RefusedError, StreamOpsError
 from streamops.operations import Request
@@ -123,7 +124,7 @@ def _scale(ports: Ports, nodes: NodesPort, record: ClusterRecord, request: Reque
     master = nodes.master()
     hosted = {}
     for node in inventory.nodes:
-        worker = master.worker(node)
+        worker = master.worker(node.page)
         hosted[node.name] = len(master.drivers_on(worker)) if worker else 0
     decided = change(inventory, wanted, hosted, request.size, request.change, request.nodes)
     if master.status != "ALIVE":

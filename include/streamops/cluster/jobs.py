@@ -8,17 +8,17 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from streamops import checks, health, jobs, keys, leases, libraries, locks, records, snapshots, steps
+from streamops import checks, documents, health, jobs, keys, leases, libraries, locks, records, snapshots, steps
 from streamops.checks import Case
 from streamops.cluster import checks as cluster_checks
-from streamops.cluster.membership import Master
 from streamops.cluster.presence import held
+from streamops.context import Facts, Work
 from streamops.errors import StreamOpsError
 from streamops.health import Health
 from streamops.operations import Request
 from streamops.ports import NodesPort
 from streamops.records import Control, Deployment, JobRecord
-from streamops.steps import Facts, Work
+from streamops.spark_master import Master
 
 _SILENCE_S = 10.0  # a live driver speaks every second
 _NO_DRIVER = "it has no driver; what it committed last counts"
@@ -117,7 +117,7 @@ def _hosted(work: Work) -> list[str]:
 
 
 def _drivers(port: NodesPort, master: Master, name: str) -> tuple[Any, ...]:
-    worker = master.worker(port.inventory.node(name))
+    worker = master.worker(port.inventory.node(name).page)
     return master.drivers_on(worker) if worker else ()
 
 
@@ -224,14 +224,14 @@ def resume(work: Work, *, again: bool) -> Facts:
 def _on_library(work: Work, job: Work) -> Facts:
     """Bring the job's deployment onto the library that the check accepted; nothing else of it changes."""
     store, wanted = work.ports.store, checked(work).get("library")
-    found = records.read(store, keys.deployment(job.job, job.before.deployment), Deployment)
+    found = documents.read(store, keys.deployment(job.job, job.before.deployment), Deployment)
     used = found.value.library if found else None
     if wanted is None or found is None or used is None or used.name != wanted.split("/")[0]:
         return {}
     old, new = found.value, libraries.load(store, *wanted.split("/")).use
     if used != new:
         changed = old.model_copy(update={"library": new})
-        records.write(store, keys.deployment(job.job, old.number), changed, over=found.etag)
+        documents.write(store, keys.deployment(job.job, old.number), changed, over=found.etag)
         work.say(f"{job.job}: library {used.label} -> {new.label}, artifact {old.artifact_sha256[:12]} as it was")
     return {"library": new.label}
 

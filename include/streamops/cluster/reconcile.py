@@ -10,13 +10,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from streamops.cluster.membership import Master, fits, without
 from streamops.cluster.presence import held, unclaimed
 from streamops.cluster.record import ClusterRecord
 from streamops.definitions import Definition
 from streamops.names import SCRATCH
 from streamops.operations import LEAVE_RUNNING, OVER, Operation
 from streamops.records import FINAL, DriverStatus, JobRecord, State
+from streamops.spark_master import Master, fits, without
 
 Kind = Literal["nothing", "wait", "finish", "take back", "start"]
 Lock = Literal["free", "held", "abandoned"]

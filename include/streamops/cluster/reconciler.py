@@ -9,17 +9,18 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 
-from streamops import artifacts, jobs, keys, locks, records, steps
+from streamops import artifacts, documents, jobs, keys, locks, records, steps
 from streamops.cluster import reconcile
 from streamops.cluster import record as cluster_record
-from streamops.cluster.membership import DOWN, Master
 from streamops.cluster.reconcile import Action, Lock, Look
 from streamops.engine import Engine
 from streamops.errors import DamagedError, DeniedError, NotFoundError, StreamOpsError, UnreachableError
 from streamops.follow import request
 from streamops.names import CLUSTER, label
-from streamops.operations import OVER, Owner, operation_id, tasks
+from streamops.operations import OVER, operation_id, tasks
+from streamops.owner import Owner
 from streamops.records import DriverStatus, JobRecord
+from streamops.spark_master import DOWN, Master
 
 FRESH = timedelta(seconds=15)
 _LOOK_S = 4.0  # between two looks at a status that is not fresh: drivers speak every second, whatever their clock says
@@ -209,7 +210,7 @@ class Reconciler:
             version = artifacts.load_manifest(ports.store, record.job, record.version)
             if not version.definition.standby_driver:
                 return []
-            found = records.read(ports.store, keys.second_driver(record.job, record.launch), DriverStatus)
+            found = documents.read(ports.store, keys.second_driver(record.job, record.launch), DriverStatus)
             second = found.value if found else None
             if second is not None and reconcile.shares_worker(look, second, version.definition):
                 ports.submitter.end_driver(second.driver)  # the next pass starts another one

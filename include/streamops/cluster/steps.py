@@ -6,19 +6,21 @@ import time
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 
-from streamops import jobs, keys, receipts, records
+from streamops import jobs, keys, receipts, records, settling
 from streamops.cluster import checks as cluster_checks
 from streamops.cluster import jobs as cluster_jobs
 from streamops.cluster import record as cluster_record
 from streamops.cluster.jobs import checked, claimed
-from streamops.cluster.membership import Master, missing, present
+from streamops.cluster.membership import missing, present
 from streamops.cluster.nodes import Node
+from streamops.context import Facts, Work
 from streamops.errors import StreamOpsError
 from streamops.health import Health
 from streamops.names import SCRATCH
 from streamops.ports import NodesPort
 from streamops.records import FINAL
-from streamops.steps import Facts, Work, clear_leftovers
+from streamops.spark_master import Master
+from streamops.steps import clear_leftovers
 
 MASTER = cluster_checks.MASTER
 _MASTER_S = 90.0
@@ -162,7 +164,10 @@ def look_in_use(work: Work) -> Health:
     port, store = work.ports.nodes(), work.ports.store
     master = port.master()
     fresh = {
-        pair for name in started if (worker := master.worker(port.inventory.node(name))) for pair in worker.executors
+        pair
+        for name in started
+        if (worker := master.worker(port.inventory.node(name).page))
+        for pair in worker.executors
     }
     by_job = {application.name: application.id for application in master.applications}
     waiting, used = [], []
@@ -228,7 +233,7 @@ def decommission(work: Work) -> Facts:
     port, told = work.ports.nodes(), []
     for name in checked(work).get("stop", ()):
         node, master = port.inventory.node(name), port.master()
-        worker = master.worker(node)
+        worker = master.worker(node.page)
         if worker is None or worker.state != "ALIVE":
             continue
         port.decommission(name)
@@ -240,7 +245,7 @@ def decommission(work: Work) -> Facts:
 
 
 def _leaves(port: NodesPort, node: Node) -> Health:
-    worker = port.master().worker(node)
+    worker = port.master().worker(node.page)
     state = worker.state if worker else "gone"
     return Health(state != "ALIVE", None, f"its worker is {state}")
 
@@ -257,7 +262,7 @@ def finish(work: Work) -> Facts:
         cluster_record.change(store, {"nodes": tuple(facts["nodes"]), **by})
     for record in claimed(work):
         clear_leftovers(work, record.job)
-    for line in receipts.lines(receipts.settle(work.ports, work.operation, "succeeded", work.say)):
+    for line in receipts.lines(settling.settle(work.ports, work.operation, "succeeded", work.say)):
         work.say(line)
     return {"receipt": keys.receipt(work.job, work.operation.id)}
 

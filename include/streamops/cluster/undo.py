@@ -9,10 +9,10 @@ from streamops.cluster import record as cluster_record
 from streamops.cluster.jobs import checked
 from streamops.cluster.membership import missing
 from streamops.cluster.steps import stop
+from streamops.context import Facts, Work
 from streamops.health import Health
 from streamops.operations import Operation
 from streamops.ports import NodesPort
-from streamops.steps import Facts, Work
 from streamops.undo import NOT_NEEDED
 
 
@@ -73,7 +73,7 @@ def rejoin(work: Work) -> Facts:
     port = work.ports.nodes()
     back = []
     for name in checked(work)["stop"]:
-        worker = port.master().worker(port.inventory.node(name))
+        worker = port.master().worker(port.inventory.node(name).page)
         if worker is not None and worker.state == "ALIVE":
             continue
         stop(work, (name,))

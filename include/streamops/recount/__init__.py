@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from streamops import keys, records
+from streamops import documents, keys
 from streamops.adapters.influx import Points
 from streamops.adapters.kafka import Ledger
 from streamops.adapters.kafka_wire import Block
@@ -153,9 +153,9 @@ def recount_job(
     from streamops import artifacts
 
     begun = time.monotonic()
-    record = records.read(store, keys.record(job), JobRecord)
+    record = documents.read(store, keys.record(job), JobRecord)
     number = deployment or (record.value.deployment if record else 0)
-    found = records.read(store, keys.deployment(job, number), Deployment) if number else None
+    found = documents.read(store, keys.deployment(job, number), Deployment) if number else None
     if found is None:
         raise NotFoundError(f"Job {job} has no deployment{f' {number}' if number else ''}; deploy it first.")
     definition = artifacts.load_manifest(store, job, found.value.version).definition
@@ -242,7 +242,7 @@ def _plans(
 def _had_forerunner(store: ObjectStore, deployment: Deployment, stage: str) -> bool:
     """Whether a stage of this name ran before the deployment in which the present state began."""
     begun = deployment.stages[stage].since_deployment if stage in deployment.stages else 1
-    earlier = (records.read(store, keys.deployment(deployment.job, n), Deployment) for n in range(1, begun))
+    earlier = (documents.read(store, keys.deployment(deployment.job, n), Deployment) for n in range(1, begun))
     return any(found is not None and stage in found.value.stages for found in earlier)
 
 

@@ -21,7 +21,7 @@ from typing import IO
 
 from pydantic import ValidationError
 
-from streamops import artifacts, keys, libraries, records
+from streamops import artifacts, documents, keys, libraries
 from streamops.adapters.object_store import ObjectStore
 from streamops.artifacts import ArtifactManifest
 from streamops.errors import (
@@ -217,7 +217,7 @@ def _publish(
     if version.job.startswith(SCRATCH):
         raise SnapshotRefusedError(f"{source} is of {version.job}; such names belong to restore tests, not to jobs.")
     key = keys.artifact_manifest(version.job, version.version)
-    found = records.read(store, key, ArtifactManifest)
+    found = documents.read(store, key, ArtifactManifest)
     if found and found.value.artifact_sha256 != version.artifact_sha256:
         raise PublishedError(
             f"Version {version.version} of {version.job} is published here with other content, so this snapshot "
@@ -242,7 +242,7 @@ def _publish(
     if found:
         return False
     try:
-        records.write(store, key, version, new=True)
+        documents.write(store, key, version, new=True)
     except ConflictError:
         return False
     return True

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Connection
 
     from streamops.adapters.kafka import Ledger
-    from streamops.operations import Owner
+    from streamops.owner import Owner
     from streamops.records import Offsets
     from streamops.submission import Submission
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowTaskTerminated
 
 from streamops.errors import ConflictError, LeaseLostError, StreamOpsError, UnhealthyError, UnreachableError
-from streamops.operations import Owner, plan
+from streamops.operations import plan
+from streamops.owner import Owner
 from streamops_airflow import runs
 from streamops_airflow.hooks.streamops import StreamOpsHook
 from streamops_airflow.triggers.waiting import StepTrigger
