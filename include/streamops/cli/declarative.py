@@ -29,8 +29,8 @@ def apply(
     ],
 ) -> None:
     """Bring jobs, snapshots and the cluster to what files declare; a second time changes nothing."""
-    documents = [(path, item) for path in files for item in declared.load(path)]  # all are right before one is applied
-    for path, item in documents:
+    wanted = [(path, item) for path in files for item in declared.load(path)]  # all are right before one is applied
+    for path, item in wanted:
         for action in decide(item, present(console.settings(), item)):
             console.say(shown(action))
             if action.changes:
