@@ -17,16 +17,18 @@ from typing import Any
 from pydantic import SecretStr
 
 from benchmarks.session import Session
+from demos.upgrade import JOB
 from stack import lifecycle
 from stack.layout import Layout
 from stack.private import read_pairs
-from streamops import checkpoints, documents, keys, local_spark, snapshots
-from streamops.adapters.object_store import ObjectStore
-from streamops.demo import JOB
-from streamops.follow import request
-from streamops.records import Deployment, JobRecord, StageStart, now
+from streamops import snapshots
+from streamops.model.records import Deployment, JobRecord, StageStart, now
+from streamops.operations.follow import request
 from streamops.settings import Settings
 from streamops.snapshots import Origin, verification
+from streamops.spark import checkpoints, local_spark
+from streamops.store import documents, keys
+from streamops.store.object_store import ObjectStore
 
 BIG, STAGE = "bench-large-state", "rows"
 PARTS, ROWS = 8, 1_000_000  # about 1 GiB of state

@@ -10,15 +10,17 @@ import httpx
 
 from benchmarks.memory import Sampler, supervisor_pid
 from benchmarks.session import Session
+from demos import gap
+from demos.freshness import longest_pause
+from demos.upgrade import JOB, until
 from stack.layout import Layout
-from streamops import artifacts, documents, gap, keys
-from streamops.adapters.spark import SparkSubmitter
-from streamops.demo import JOB, until
-from streamops.follow import spans
-from streamops.freshness import longest_pause
-from streamops.operations import Operation
-from streamops.records import Deployment
-from streamops.submission import Submission
+from streamops.model.records import Deployment
+from streamops.operations.follow import spans
+from streamops.operations.operation import Operation
+from streamops.spark.submission import Submission
+from streamops.spark.submitter import SparkSubmitter
+from streamops.store import documents, keys
+from streamops.versions import artifacts
 
 STAGE = "avg_1s"  # the stage that both versions have
 GOAL = 0.4

@@ -21,14 +21,16 @@ import pyspark
 from pydantic import SecretStr
 
 from stack.private import read_pairs
-from streamops import artifacts, documents, keys, records
-from streamops.adapters.kafka import Ledger
-from streamops.adapters.object_store import ObjectStore
-from streamops.errors import UnreachableError
-from streamops.records import DriverStatus, JobRecord, State
-from streamops.recount import recount_job
+from streamops.clients.kafka import Ledger
+from streamops.model import records
+from streamops.model.errors import UnreachableError
+from streamops.model.records import DriverStatus, JobRecord, State
+from streamops.recount.recounting import recount_job
 from streamops.recount.report import Report
 from streamops.settings import ENV_FILE, REPOSITORY, Settings
+from streamops.store import documents, keys
+from streamops.store.object_store import ObjectStore
+from streamops.versions import artifacts
 
 PLANNING = REPOSITORY / "include" / "streamops"
 

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from fresh_job import FreshJob, wait_for
-from streamops import documents, keys, locks
-from streamops.adapters.airflow import Airflow, Run
-from streamops.errors import NotFoundError
-from streamops.operations import Operation
+from streamops.clients.airflow import Airflow, Run
+from streamops.model.errors import NotFoundError
+from streamops.operations.operation import Operation
 from streamops.settings import Settings
+from streamops.store import documents, keys, locks
 from support import Operator
 
 RUN_S = 600  # finds what hangs

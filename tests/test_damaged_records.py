@@ -11,11 +11,14 @@ from typer.testing import CliRunner
 
 from fakes import object_server
 from fakes.rig import JOB, Rig, write_env
-from streamops import artifacts, documents, jobs, keys, records, scheduled
 from streamops.cli import app
-from streamops.definitions import Snapshots
-from streamops.errors import DamagedError
-from streamops.records import Deployment, JobRecord
+from streamops.model import records
+from streamops.model.definitions import Snapshots
+from streamops.model.errors import DamagedError
+from streamops.model.records import Deployment, JobRecord
+from streamops.store import documents, jobs, keys
+from streamops.upkeep import scheduled
+from streamops.versions import artifacts
 
 
 @pytest.fixture

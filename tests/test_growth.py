@@ -8,13 +8,13 @@ import pytest
 
 from fakes import object_server
 from fakes.rig import JOB, Rig
-from streamops import documents, keys
-from streamops.adapters import provision
-from streamops.adapters.object_store import ObjectStore
-from streamops.errors import ConflictError, NotFoundError
-from streamops.names import CLUSTER
-from streamops.records import Control, JobRecord
+from streamops.clients import provision
+from streamops.model.errors import ConflictError, NotFoundError
+from streamops.model.names import CLUSTER
+from streamops.model.records import Control, JobRecord
 from streamops.settings import Settings
+from streamops.store import documents, keys
+from streamops.store.object_store import ObjectStore
 
 UNVERSIONED = {
     "status": keys.status(JOB, "l-1"),

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from fresh_job import FreshJob, wait_for
-from streamops import documents, keys, locks
-from streamops.adapters.object_store import ObjectStore
-from streamops.owner import Owner
-from streamops.records import DriverStatus, JobRecord, Lease, StageStart, State, now
+from streamops.model.manifest import Manifest, ManifestObject, ManifestStage
+from streamops.model.owner import Owner
+from streamops.model.records import DriverStatus, JobRecord, Lease, StageStart, State, now
 from streamops.recount.report import Report
 from streamops.settings import Settings
-from streamops.snapshots.manifest import Manifest, ManifestObject, ManifestStage
+from streamops.store import documents, keys, locks
+from streamops.store.object_store import ObjectStore
 from support import pythons, uncounted, violations
 
 DATA = b"state"

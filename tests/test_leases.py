@@ -9,11 +9,11 @@ from threading import Barrier
 import pytest
 
 from fakes.fixtures import bucket, object_store_server  # noqa: F401
-from streamops import documents, keys, leases
-from streamops.adapters.object_store import ObjectStore
-from streamops.errors import LeaseLostError, UnhealthyError
-from streamops.records import JobRecord, Lease
+from streamops.model.errors import LeaseLostError, UnhealthyError
+from streamops.model.records import JobRecord, Lease
 from streamops.settings import Settings
+from streamops.store import documents, keys, leases
+from streamops.store.object_store import ObjectStore
 
 
 @pytest.fixture

@@ -20,10 +20,9 @@ from typing import Any, TypeVar
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from streamops import documents, keys, leases, records
-from streamops.adapters.object_store import ObjectStore
-from streamops.definitions import Definition
-from streamops.errors import (
+from streamops.model import records
+from streamops.model.definitions import Definition
+from streamops.model.errors import (
     CheckpointError,
     DefinitionError,
     LeaseLostError,
@@ -32,8 +31,10 @@ from streamops.errors import (
     UnhealthyError,
     UnreachableError,
 )
-from streamops.records import FINAL, Control, Deployment, DriverStatus, JobRecord, State
+from streamops.model.records import FINAL, Control, Deployment, DriverStatus, JobRecord, State
 from streamops.settings import Settings
+from streamops.store import documents, keys, leases
+from streamops.store.object_store import ObjectStore
 from streamops_runtime import second_driver, session
 from streamops_runtime.shipping import Shipper, quiet, set_levels
 from streamops_runtime.work import Work

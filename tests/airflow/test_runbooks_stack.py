@@ -37,18 +37,22 @@ from runbooks import (
 )  # fmt: skip
 from stack import lifecycle, ready
 from stack.programs import AIRFLOW
-from streamops import artifacts, documents, jobs, keys, records, scheduled, scratch, snapshots
-from streamops.adapters.airflow import Airflow, Run
-from streamops.adapters.influx import Points
-from streamops.definitions import load
-from streamops.engine import list_operations
-from streamops.errors import RefusedError
-from streamops.follow import Runbooks
-from streamops.operations import RUNBOOKS, Operation, tasks
-from streamops.records import FINAL, Deployment
-from streamops.recount import recount_job
+from streamops import snapshots
+from streamops.clients.airflow import Airflow, Run
+from streamops.clients.influx import Points
+from streamops.model import records
+from streamops.model.definitions import load
+from streamops.model.errors import RefusedError
+from streamops.model.records import FINAL, Deployment
+from streamops.operations.engine import list_operations
+from streamops.operations.follow import Runbooks
+from streamops.operations.operation import RUNBOOKS, Operation, tasks
+from streamops.recount.recounting import recount_job
 from streamops.settings import Settings
 from streamops.snapshots import marks
+from streamops.store import documents, jobs, keys
+from streamops.upkeep import scheduled, scratch
+from streamops.versions import artifacts
 from streamops_runtime import validate
 from streamops_runtime.local import local_spark
 from support import Operator, Servers, first_members, pythons, silent, works_again

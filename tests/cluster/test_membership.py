@@ -8,14 +8,14 @@ import httpx
 import pytest
 
 from fakes.nodes import PAGE, inventory
-from streamops.adapters.nodes import SupervisedNodes
 from streamops.cluster import nodes
 from streamops.cluster.capacity import Need, require_capacity
 from streamops.cluster.membership import change, missing, present
-from streamops.definitions import Resources
-from streamops.errors import NotFoundError, RefusedError
+from streamops.cluster.supervised_nodes import SupervisedNodes
+from streamops.model.definitions import Resources
+from streamops.model.errors import NotFoundError, RefusedError
 from streamops.settings import Settings
-from streamops.spark_master import DOWN, parse_master
+from streamops.spark.master import DOWN, parse_master
 
 THREE = inventory(3, 1)
 TWO = ("node-1", "node-2")

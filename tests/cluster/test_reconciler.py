@@ -7,12 +7,12 @@ from datetime import timedelta
 import pytest
 
 from fakes.rig import JOB, PATIENT, Rig
-from streamops import documents, jobs, keys, locks
 from streamops.cluster import record as cluster_record
-from streamops.cluster.reconciler import Reconciler
-from streamops.engine import list_operations
-from streamops.errors import DamagedError, StreamOpsError
-from streamops.operations import Request
+from streamops.model.errors import DamagedError, StreamOpsError
+from streamops.operations.engine import list_operations
+from streamops.operations.operation import Request
+from streamops.store import documents, jobs, keys, locks
+from streamops.upkeep.reconciler import Reconciler
 
 
 def once(rig: Rig) -> list[str]:

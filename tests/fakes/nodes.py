@@ -8,8 +8,8 @@ from multiprocessing.process import BaseProcess
 
 from streamops.cluster.membership import Program
 from streamops.cluster.nodes import Inventory, parse
-from streamops.errors import StreamOpsError, UnreachableError
-from streamops.spark_master import DOWN, Application, Driver, Master, Worker
+from streamops.model.errors import StreamOpsError, UnreachableError
+from streamops.spark.master import DOWN, Application, Driver, Master, Worker
 
 PAGE = "http://127.0.0.1:{}"
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from fakes import object_server
 from fakes.driver import Stage
-from streamops import checkpoints, documents, jobs, keys, records, snapshots
-from streamops.adapters.object_store import ObjectStore
-from streamops.records import Deployment, JobRecord, StageStart
+from streamops import snapshots
+from streamops.model import records
+from streamops.model.manifest import Manifest
+from streamops.model.records import Deployment, JobRecord, StageStart
 from streamops.settings import Settings
-from streamops.snapshots import Manifest, Origin
+from streamops.snapshots import Origin
+from streamops.spark import checkpoints
+from streamops.store import documents, jobs, keys
+from streamops.store.object_store import ObjectStore
 
 JOB = "sums"
 STAGES = ("a", "b")

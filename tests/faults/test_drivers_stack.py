@@ -12,10 +12,12 @@ import psutil
 import pytest
 
 from fresh_job import wait_for
-from streamops import artifacts, documents, jobs, jvm, keys, leases
-from streamops.errors import UnhealthyError
-from streamops.records import Control, State
-from streamops.submission import Submission
+from streamops.model.errors import UnhealthyError
+from streamops.model.records import Control, State
+from streamops.spark import jvm
+from streamops.spark.submission import Submission
+from streamops.store import documents, jobs, keys, leases
+from streamops.versions import artifacts
 from support import drivers, invariant, mark, of_launch, works_again
 
 EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"

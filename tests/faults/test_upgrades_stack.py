@@ -10,12 +10,13 @@ import uuid
 import pytest
 
 from fresh_job import publish_quickly, wait_for
-from streamops import documents, keys, snapshots
-from streamops.adapters.object_store import Copied, ObjectStore
-from streamops.errors import LockedError, UnhealthyError
-from streamops.operations import plan
-from streamops.records import Control
+from streamops import snapshots
+from streamops.model.errors import LockedError, UnhealthyError
+from streamops.model.records import Control
+from streamops.operations.operation import plan
 from streamops.settings import Settings
+from streamops.store import documents, keys
+from streamops.store.object_store import Copied, ObjectStore
 from support import Killed, attempts, invariant, mark, pythons, works_again
 
 pytestmark = [pytest.mark.stack, pytest.mark.long]

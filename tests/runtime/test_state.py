@@ -18,14 +18,18 @@ from typer.testing import CliRunner
 from fakes import object_server, spark_queries, spark_state
 from fakes.spark_state import FILES, KEYS, PARTITIONS, ROWS, key
 from stack import builds
-from streamops import checkpoints, documents, keys, records, snapshots, state
-from streamops.adapters.object_store import ObjectStore
+from streamops import snapshots
 from streamops.cli import app
-from streamops.errors import CheckpointError, RefusedError, SnapshotRefusedError, UnhealthyError
-from streamops.records import Deployment, JobRecord, StageStart
+from streamops.model import records
+from streamops.model.errors import CheckpointError, RefusedError, SnapshotRefusedError, UnhealthyError
+from streamops.model.manifest import Manifest
+from streamops.model.records import Deployment, JobRecord, StageStart
 from streamops.settings import REPOSITORY, Settings
-from streamops.snapshots import Manifest, Origin, marks, verification
-from streamops.state import Choice, Place
+from streamops.snapshots import Origin, marks, state, verification
+from streamops.snapshots.state import Choice, Place
+from streamops.spark import checkpoints
+from streamops.store import documents, keys
+from streamops.store.object_store import ObjectStore
 from streamops_runtime import state as reader
 
 # One process: the queries that write the state run once.

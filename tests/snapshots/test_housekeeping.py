@@ -7,14 +7,17 @@ from datetime import timedelta
 import pytest
 
 from fakes.shelf import JOB, Shelf
-from streamops import documents, housekeeping, jobs, keys, locks, records, snapshots
-from streamops.artifacts import ArtifactManifest
-from streamops.definitions import Keep, parse
-from streamops.errors import LockedError, RefusedError
-from streamops.operations import Operation, Request
-from streamops.owner import Owner
+from streamops import snapshots
+from streamops.model import records
+from streamops.model.definitions import Keep, parse
+from streamops.model.errors import LockedError, RefusedError
+from streamops.model.owner import Owner
+from streamops.operations.operation import Operation, Request
 from streamops.snapshots import marks
 from streamops.snapshots.marks import Check
+from streamops.store import documents, jobs, keys, locks
+from streamops.upkeep import housekeeping
+from streamops.versions.artifacts import ArtifactManifest
 
 ADA = Owner(kind="cli", run_id="x", user="ada")
 

@@ -13,12 +13,16 @@ from pydantic import SecretStr
 from fakes import object_server
 from fakes.rig import definition
 from fakes.shelf import JOB, Shelf
-from streamops import archives, artifacts, documents, keys, libraries, records, snapshots
-from streamops.adapters.object_store import ObjectStore
-from streamops.artifacts import ArtifactManifest
-from streamops.errors import NotFoundError, PublishedError, SnapshotExistsError, SnapshotRefusedError
+from streamops import snapshots
+from streamops.model import records
+from streamops.model.errors import NotFoundError, PublishedError, SnapshotExistsError, SnapshotRefusedError
+from streamops.model.manifest import Manifest
 from streamops.settings import Settings
-from streamops.snapshots import Manifest, portable, verification
+from streamops.snapshots import portable, verification
+from streamops.store import documents, keys
+from streamops.store.object_store import ObjectStore
+from streamops.versions import archives, artifacts, libraries
+from streamops.versions.artifacts import ArtifactManifest
 
 CODE, RUNTIME = b"the artifact " * 1000, b"the runtime " * 1000
 

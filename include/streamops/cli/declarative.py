@@ -7,16 +7,18 @@ from typing import Annotated
 
 import typer
 
-from streamops import artifacts, declared, documents, jobs, keys, snapshots
-from streamops.adapters.object_store import ObjectStore
-from streamops.applying import Action, Present, PresentJob, decide
-from streamops.cli import console, verbs
+from streamops import snapshots
+from streamops.cli import console, declared, verbs
+from streamops.cli.applying import Action, Present, PresentJob, decide
+from streamops.cli.declared import Declared, DeclaredCluster, DeclaredJob
 from streamops.cluster import nodes
 from streamops.cluster import record as cluster_record
-from streamops.declared import Declared, DeclaredCluster, DeclaredJob
-from streamops.errors import NotFoundError, RefusedError
-from streamops.records import Deployment
+from streamops.model.errors import NotFoundError, RefusedError
+from streamops.model.records import Deployment
 from streamops.settings import Settings
+from streamops.store import documents, jobs, keys
+from streamops.store.object_store import ObjectStore
+from streamops.versions import artifacts
 
 CHANGES = 2  # exit code of diff
 

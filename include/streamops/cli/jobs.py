@@ -10,17 +10,19 @@ from typing import Annotated, TypeVar
 import typer
 from pydantic import BaseModel
 
-from streamops import artifacts, documents, keys, locks, records
-from streamops import jobs as job_state
-from streamops.adapters.kafka import Ledger
-from streamops.adapters.object_store import ObjectStore
-from streamops.advice import SILENT_S, Advice, Look, advise
 from streamops.cli import console
-from streamops.errors import DamagedError, NotFoundError
-from streamops.names import checked
-from streamops.owner import Owner
-from streamops.records import FINAL, Deployment, DriverStatus, JobRecord, Lease, Offsets, State
+from streamops.cli.advice import SILENT_S, Advice, Look, advise
+from streamops.clients.kafka import Ledger
+from streamops.model import records
+from streamops.model.errors import DamagedError, NotFoundError
+from streamops.model.names import checked
+from streamops.model.owner import Owner
+from streamops.model.records import FINAL, Deployment, DriverStatus, JobRecord, Lease, Offsets, State
 from streamops.settings import Settings
+from streamops.store import documents, keys, locks
+from streamops.store import jobs as job_state
+from streamops.store.object_store import ObjectStore
+from streamops.versions import artifacts
 
 app = console.noun("List, show, pause or resume jobs.")
 

@@ -8,16 +8,18 @@ from typing import Annotated
 
 import typer
 
-from streamops import artifacts, documents, jobs, keys, records
-from streamops.adapters.kafka import Ledger
-from streamops.adapters.object_store import ObjectStore
 from streamops.cli import console
-from streamops.errors import NotFoundError, RefusedError
-from streamops.names import checked
-from streamops.records import Deployment, JobRecord, Offsets
-from streamops.recount import recount_job
+from streamops.clients.kafka import Ledger
+from streamops.model import records
+from streamops.model.errors import NotFoundError, RefusedError
+from streamops.model.names import checked
+from streamops.model.records import Deployment, JobRecord, Offsets
+from streamops.recount.recounting import recount_job
 from streamops.recount.report import Report
 from streamops.settings import Settings
+from streamops.store import documents, jobs, keys
+from streamops.store.object_store import ObjectStore
+from streamops.versions import artifacts
 
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 

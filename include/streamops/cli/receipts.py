@@ -6,13 +6,14 @@ from typing import Annotated
 
 import typer
 
-from streamops import documents, keys, receipts
-from streamops.adapters.object_store import ObjectStore
 from streamops.cli import console
-from streamops.errors import NotFoundError
-from streamops.jobs import names
-from streamops.names import CLUSTER, checked, label
-from streamops.receipts import Receipt
+from streamops.model.errors import NotFoundError
+from streamops.model.names import CLUSTER, checked, label
+from streamops.operations import receipts
+from streamops.operations.receipts import Receipt
+from streamops.store import documents, keys
+from streamops.store.jobs import names
+from streamops.store.object_store import ObjectStore
 
 app = console.noun("List receipts, or show one.")
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from streamops.cluster.nodes import Node
-from streamops.definitions import Resources
-from streamops.errors import RefusedError
-from streamops.spark_master import Slot
-from streamops.submission import executor_cores, mebibytes
+from streamops.model.definitions import Resources
+from streamops.model.errors import RefusedError
+from streamops.spark.master import Slot
+from streamops.spark.submission import executor_cores, mebibytes
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from streamops.cluster.nodes import Inventory
-from streamops.errors import RefusedError
-from streamops.spark_master import Master
+from streamops.model.errors import RefusedError
+from streamops.spark.master import Master
 
 RUNNING = frozenset({"RUNNING", "STARTING"})  # supervisord's words for a program that should be up
 

@@ -7,10 +7,10 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from streamops import documents, keys
-from streamops.adapters.object_store import ObjectStore
 from streamops.cluster.nodes import Inventory
-from streamops.errors import ConflictError
+from streamops.model.errors import ConflictError
+from streamops.store import documents, keys
+from streamops.store.object_store import ObjectStore
 
 State = Literal["running", "stopping", "stopped", "starting"]
 _TRIES = 10

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from streamops.cluster.membership import present
 from streamops.cluster.nodes import Inventory
 from streamops.cluster.record import ClusterRecord
-from streamops.spark_master import Master
-from streamops.submission import mebibytes
+from streamops.spark.master import Master
+from streamops.spark.submission import mebibytes
 
 
 @dataclass(frozen=True)

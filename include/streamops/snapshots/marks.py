@@ -7,11 +7,11 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from streamops import documents, keys
-from streamops.adapters.object_store import ObjectStore
-from streamops.errors import ConflictError
-from streamops.records import now
+from streamops.model.errors import ConflictError
+from streamops.model.records import now
 from streamops.snapshots import catalogue
+from streamops.store import documents, keys
+from streamops.store.object_store import ObjectStore
 
 How = Literal["headers", "read back", "state", "restored"]
 _OBJECTS = ("headers", "read back")

@@ -21,18 +21,14 @@ from typing import IO
 
 from pydantic import ValidationError
 
-from streamops import artifacts, documents, keys, libraries
-from streamops.adapters.object_store import ObjectStore
-from streamops.artifacts import ArtifactManifest
-from streamops.errors import (
-    ConflictError,
-    NotFoundError,
-    PublishedError,
-    SnapshotRefusedError,
-)
-from streamops.names import SCRATCH
+from streamops.model.errors import ConflictError, NotFoundError, PublishedError, SnapshotRefusedError
+from streamops.model.manifest import Manifest, ManifestObject, decode, parse, validate
+from streamops.model.names import SCRATCH
 from streamops.snapshots import catalogue, integrity
-from streamops.snapshots.manifest import Manifest, ManifestObject, decode, parse, validate
+from streamops.store import documents, keys
+from streamops.store.object_store import ObjectStore
+from streamops.versions import artifacts, libraries
+from streamops.versions.artifacts import ArtifactManifest
 
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
 _MANIFEST, _VERSION = "manifest.json", "version.json"
