@@ -73,8 +73,8 @@ bench: setup ## measure rate, lateness, memory, checks, the gap of an upgrade an
 dashboards: setup-tools ## write Grafana's dashboards again, after a change of include/stack/compose/dashboards.py
 	@$(BIN)/python -m stack.compose.dashboards
 
-lint: setup-tools ## ruff and mypy
-	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
+lint: setup-tools ## ruff, mypy, and the walls between the packages
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports --no-cache
 
 format: setup-tools ## let ruff format and sort imports
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .

@@ -16,8 +16,8 @@ from statistics import median
 from typing import Any
 
 from benchmarks.session import Session
-from streamops.demo import JOB
-from streamops.freshness import spread
+from demos.freshness import spread
+from demos.upgrade import JOB
 
 UNDISTURBED_S = 60.0
 LOOK_S = 0.2

@@ -12,15 +12,16 @@ from statistics import median
 from typing import Any
 
 from benchmarks.session import Session
-from streamops import artifacts, keys, records
-from streamops.adapters.nodes import SupervisedNodes
+from demos.freshness import longest_pause
+from demos.upgrade import JOB, RATE, RUNBOOKS, until
 from streamops.cluster.membership import present
+from streamops.cluster.supervised_nodes import SupervisedNodes
 from streamops.cluster.view import host_of
-from streamops.demo import JOB, RATE, RUNBOOKS, until
-from streamops.follow import request
-from streamops.freshness import longest_pause
-from streamops.operations import Operation
-from streamops.records import DriverStatus, State
+from streamops.model.records import DriverStatus, State
+from streamops.operations.follow import request
+from streamops.operations.operation import Operation
+from streamops.store import documents, keys
+from streamops.versions import artifacts
 
 OUTAGE_S = 60.0
 QUIET_S = 40.0
@@ -103,7 +104,7 @@ def with_second_driver(session: Session) -> None:
 def _second_is_apart(session: Session, nodes: SupervisedNodes) -> bool:
     """Whether the second driver has stood by for a while, on another node than the first."""
     launch, first = session.demo.record().launch, session.status()
-    found = records.read(session.demo.store, keys.second_driver(JOB, launch), DriverStatus) if launch else None
+    found = documents.read(session.demo.store, keys.second_driver(JOB, launch), DriverStatus) if launch else None
     if found is None or first is None or found.value.state is not State.STANDBY:
         return False
     warm = found.value.started + timedelta(milliseconds=sum(found.value.phases_ms[name] for name in WARM))

@@ -8,10 +8,10 @@ from typing import Any
 
 from benchmarks.checking import batch_spread, batches
 from benchmarks.session import Session
+from demos.upgrade import JOB
 from streamops.cli import operations
-from streamops.demo import JOB
-from streamops.follow import request
-from streamops.operations import Owner
+from streamops.model.owner import Owner
+from streamops.operations.follow import request
 
 MEASURED_S = 120.0
 GOAL_P99 = 1.2

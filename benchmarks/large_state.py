@@ -17,16 +17,18 @@ from typing import Any
 from pydantic import SecretStr
 
 from benchmarks.session import Session
+from demos.upgrade import JOB
 from stack import lifecycle
 from stack.layout import Layout
 from stack.private import read_pairs
-from streamops import checkpoints, keys, local_spark, records, snapshots
-from streamops.adapters.object_store import ObjectStore
-from streamops.demo import JOB
-from streamops.follow import request
-from streamops.records import Deployment, JobRecord, StageStart, now
+from streamops import snapshots
+from streamops.model.records import Deployment, JobRecord, StageStart, now
+from streamops.operations.follow import request
 from streamops.settings import Settings
 from streamops.snapshots import Origin, verification
+from streamops.spark import checkpoints, local_spark
+from streamops.store import documents, keys
+from streamops.store.object_store import ObjectStore
 
 BIG, STAGE = "bench-large-state", "rows"
 PARTS, ROWS = 8, 1_000_000  # about 1 GiB of state
@@ -66,8 +68,8 @@ def _measured(session: Session) -> dict[str, Any]:
         created_by="bench",
         stages={STAGE: StageStart(since_deployment=1)},
     )
-    records.write(store, keys.deployment(BIG, 1), deployment)
-    records.write(store, keys.record(BIG), JobRecord(job=BIG, desired="stopped", version="v1", deployment=1))
+    documents.write(store, keys.deployment(BIG, 1), deployment)
+    documents.write(store, keys.record(BIG), JobRecord(job=BIG, desired="stopped", version="v1", deployment=1))
     try:
         with tempfile.TemporaryDirectory() as scratch:
             _fill(session, scratch, place, PARTS, ROWS, first=0)

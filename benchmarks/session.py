@@ -7,19 +7,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from demos import gap
+from demos.freshness import Watcher
+from demos.upgrade import JOB, MEASUREMENTS, RATE, RUNBOOKS, SYMBOLS, TOPIC, Demo, Options, until
 from stack import lifecycle
 from stack.programs import Traffic
-from streamops import artifacts, gap, keys, records
-from streamops.adapters.airflow import Airflow
-from streamops.adapters.dashboard import Dashboard
-from streamops.adapters.kafka import Ledger
 from streamops.cli import console
 from streamops.cli.progress import Progress
-from streamops.demo import JOB, MEASUREMENTS, RATE, RUNBOOKS, SYMBOLS, TOPIC, Demo, Options, until
-from streamops.follow import Runbooks
-from streamops.freshness import Watcher
-from streamops.operations import Operation
-from streamops.records import DriverStatus
+from streamops.clients.airflow import Airflow
+from streamops.clients.dashboard import Dashboard
+from streamops.clients.kafka import Ledger
+from streamops.model.records import DriverStatus
+from streamops.operations.follow import Runbooks
+from streamops.operations.operation import Operation
+from streamops.store import documents, keys
+from streamops.versions import artifacts
 
 CAUGHT_UP_S = 5.0  # a lag of this many seconds of traffic is one or two batches
 
@@ -69,7 +71,7 @@ class Session:
     def status(self) -> DriverStatus | None:
         """What the driver says."""
         launch = self.demo.record().launch
-        found = records.read(self.demo.store, keys.status(JOB, launch), DriverStatus) if launch else None
+        found = documents.read(self.demo.store, keys.status(JOB, launch), DriverStatus) if launch else None
         return found.value if found else None
 
     def lags(self) -> dict[str, int]:

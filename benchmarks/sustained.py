@@ -7,7 +7,7 @@ from statistics import mean
 from typing import Any
 
 from benchmarks.session import Session
-from streamops.freshness import latenesses, spread
+from demos.freshness import latenesses, spread
 
 SAMPLE_S = 2.0
 

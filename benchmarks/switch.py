@@ -10,15 +10,17 @@ import httpx
 
 from benchmarks.memory import Sampler, supervisor_pid
 from benchmarks.session import Session
+from demos import gap
+from demos.freshness import longest_pause
+from demos.upgrade import JOB, until
 from stack.layout import Layout
-from streamops import artifacts, gap, keys, records
-from streamops.adapters.spark import SparkSubmitter
-from streamops.demo import JOB, until
-from streamops.follow import spans
-from streamops.freshness import longest_pause
-from streamops.operations import Operation
-from streamops.records import Deployment
-from streamops.submission import Submission
+from streamops.model.records import Deployment
+from streamops.operations.follow import spans
+from streamops.operations.operation import Operation
+from streamops.spark.submission import Submission
+from streamops.spark.submitter import SparkSubmitter
+from streamops.store import documents, keys
+from streamops.versions import artifacts
 
 STAGE = "avg_1s"  # the stage that both versions have
 GOAL = 0.4
@@ -59,7 +61,7 @@ def ours(session: Session, kind: str, **values: Any) -> dict[str, Any]:
 def naive(session: Session) -> dict[str, Any]:
     """What somebody without runbooks does: kill the running driver, and submit it again."""
     record, before, submitter = session.demo.record(), session.place(), SparkSubmitter(session.demo.settings)
-    deployment = records.read(session.demo.store, keys.deployment(JOB, record.deployment), Deployment)
+    deployment = documents.read(session.demo.store, keys.deployment(JOB, record.deployment), Deployment)
     assert deployment is not None
     assert record.launch is not None
     definition = artifacts.load_manifest(session.demo.store, JOB, deployment.value.version).definition

@@ -15,12 +15,12 @@ from evidence import evidence, told
 from fakes.fixtures import bucket, object_store_server, rig, spark  # noqa: F401
 from runbooks import ACTS_BY_ITSELF, paused
 from stack import builds
-from streamops.adapters.airflow import Airflow
-from streamops.adapters.object_store import ObjectStore
-from streamops.follow import Runbooks
-from streamops.operations import RUNBOOKS
-from streamops.priority import lower
+from streamops.clients.airflow import Airflow
+from streamops.operations.follow import Runbooks
+from streamops.operations.operation import RUNBOOKS
 from streamops.settings import Settings
+from streamops.spark.priority import lower
+from streamops.store.object_store import ObjectStore
 
 pytest_plugins = ["whole"]
 

@@ -6,12 +6,12 @@ import json
 from collections.abc import Callable, Iterator
 from datetime import datetime
 
-from streamops import jobs, keys
-from streamops.adapters.object_store import ObjectStore
-from streamops.errors import StreamOpsError
-from streamops.joblogs import Reader, keep
-from streamops.names import CLUSTER
+from streamops.model.errors import StreamOpsError
+from streamops.model.names import CLUSTER
 from streamops.settings import Settings
+from streamops.store import jobs, keys
+from streamops.store.joblogs import Reader, keep
+from streamops.store.object_store import ObjectStore
 
 LINES = 40  # of each job's log
 

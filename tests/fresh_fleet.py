@@ -8,15 +8,16 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Literal
 
+from demos.fleet.recount import Recounted, recount
+from demos.fleet.simulators import simulator
 from fresh_job import wait_for
-from stack.fleet.recount import Recounted, recount
-from stack.fleet.simulators import simulator
-from streamops import artifacts, jobs, libraries
-from streamops.adapters.influx import Points
-from streamops.adapters.object_store import ObjectStore
-from streamops.joblogs import Reader
-from streamops.records import DriverStatus
+from streamops.clients.influx import Points
+from streamops.model.records import DriverStatus
 from streamops.settings import REPOSITORY, Settings
+from streamops.store import jobs
+from streamops.store.joblogs import Reader
+from streamops.store.object_store import ObjectStore
+from streamops.versions import artifacts, libraries
 
 LIBRARY = REPOSITORY / "spark_jobs" / "fleet_types"
 

@@ -21,14 +21,16 @@ import pyspark
 from pydantic import SecretStr
 
 from stack.private import read_pairs
-from streamops import artifacts, keys, records
-from streamops.adapters.kafka import Ledger
-from streamops.adapters.object_store import ObjectStore
-from streamops.errors import UnreachableError
-from streamops.records import DriverStatus, JobRecord, State
-from streamops.recount import recount_job
+from streamops.clients.kafka import Ledger
+from streamops.model import records
+from streamops.model.errors import UnreachableError
+from streamops.model.records import DriverStatus, JobRecord, State
+from streamops.recount.recounting import recount_job
 from streamops.recount.report import Report
 from streamops.settings import ENV_FILE, REPOSITORY, Settings
+from streamops.store import documents, keys
+from streamops.store.object_store import ObjectStore
+from streamops.versions import artifacts
 
 PLANNING = REPOSITORY / "include" / "streamops"
 
@@ -69,7 +71,7 @@ def publish_quickly(
     done = artifacts.publish(store, directory, version, check=False)
     manifest = artifacts.load_manifest(store, done.job, version)
     known = manifest.model_copy(update={"fingerprints": plan or plans(like or version)})
-    records.write(store, keys.artifact_manifest(done.job, version), known)
+    documents.write(store, keys.artifact_manifest(done.job, version), known)
 
 
 @cache
@@ -152,13 +154,13 @@ class FreshJob:
 
     def record(self) -> JobRecord:
         """The job record; an empty one before the first deploy."""
-        found = records.read(self.store, keys.record(self.name), JobRecord)
+        found = documents.read(self.store, keys.record(self.name), JobRecord)
         return found.value if found else JobRecord(job=self.name)
 
     def status(self) -> DriverStatus | None:
         """What the driver named in the record says of itself."""
         launch = self.record().launch
-        found = records.read(self.store, keys.status(self.name, launch), DriverStatus) if launch else None
+        found = documents.read(self.store, keys.status(self.name, launch), DriverStatus) if launch else None
         return found.value if found else None
 
     def runs(self, version: str) -> bool:

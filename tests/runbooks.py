@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from fresh_job import FreshJob, wait_for
-from streamops import keys, locks, records
-from streamops.adapters.airflow import Airflow, Run
-from streamops.errors import NotFoundError
-from streamops.operations import Operation
+from streamops.clients.airflow import Airflow, Run
+from streamops.model.errors import NotFoundError
+from streamops.operations.operation import Operation
 from streamops.settings import Settings
+from streamops.store import documents, keys, locks
 from support import Operator
 
 RUN_S = 600  # finds what hangs
@@ -42,7 +42,7 @@ def begun(airflow: Airflow, dag_id: str, run_id: str) -> Run:
 def operation(job: FreshJob, run: Run) -> Operation | None:
     """The operation that a run began, if it began one."""
     for info in job.store.list(keys.operations(job.name)):
-        found = records.read(job.store, info.key, Operation)
+        found = documents.read(job.store, info.key, Operation)
         if found and found.value.owner.run_id == run.run_id:
             return found.value
     return None
@@ -114,7 +114,7 @@ def secrets_shown(airflow: Airflow, job: FreshJob, settings: Settings) -> list[s
     secrets = ("s3_secret_key", "s3_retention_secret_key", "influx_token", "airflow_password")
     texts = []
     for info in job.store.list(keys.operations(job.name)):
-        found = records.read(job.store, info.key, Operation)
+        found = documents.read(job.store, info.key, Operation)
         owner = found.value.owner if found else None
         if owner is None or owner.kind != "airflow" or owner.user == "tester":  # the last are begun by tests themselves
             continue

@@ -15,22 +15,25 @@ import psutil
 from fresh_job import FreshJob, wait_for
 from stack import ready, supervision
 from stack.layout import Layout
-from streamops import jobs, keys, locks, records, snapshots
-from streamops.adapters.nodes import SupervisedNodes
-from streamops.adapters.supervisor import Supervisor
+from streamops import snapshots
+from streamops.clients.supervisor import Supervisor
 from streamops.cluster import record as cluster_record
 from streamops.cluster.membership import missing
+from streamops.cluster.supervised_nodes import SupervisedNodes
 from streamops.cluster.view import host_of
-from streamops.engine import Engine
-from streamops.errors import SnapshotRefusedError
-from streamops.follow import request
-from streamops.local import local_ports
-from streamops.operations import Operation, Owner, Request
-from streamops.ports import Ports
-from streamops.records import FINAL, DriverStatus, Offsets
-from streamops.recount import recount_job
+from streamops.model import records
+from streamops.model.errors import SnapshotRefusedError
+from streamops.model.owner import Owner
+from streamops.model.records import FINAL, DriverStatus, Offsets
+from streamops.operations.engine import Engine
+from streamops.operations.follow import request
+from streamops.operations.operation import Operation, Request
+from streamops.operations.ports import Ports
+from streamops.recount.recounting import recount_job
 from streamops.recount.report import Report
 from streamops.settings import Settings
+from streamops.store import documents, jobs, keys, locks
+from streamops.wiring import local_ports
 
 READY: dict[str, Callable[[Layout], str]] = {
     "kafka": ready.kafka,
@@ -214,7 +217,7 @@ def launches(job: FreshJob) -> list[DriverStatus]:
     """What every driver of the job said last."""
     prefix = f"jobs/{job.name}/launches/"
     named = [entry.removeprefix(prefix).rstrip("/") for entry in job.store.prefixes(prefix)]
-    found = [records.read(job.store, keys.status(job.name, launch), DriverStatus) for launch in named]
+    found = [documents.read(job.store, keys.status(job.name, launch), DriverStatus) for launch in named]
     return [item.value for item in found if item]
 
 

@@ -4,8 +4,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from streamops.advice import Advice, Look, advise
-from streamops.records import DriverStatus, StageStatus, State
+from streamops.cli.advice import Advice, Look, advise
+from streamops.model.records import DriverStatus, StageStatus, State
 
 T = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from streamops import declared
-from streamops.applying import Action, Present, PresentJob, decide
-from streamops.errors import DefinitionError, RefusedError
-from streamops.operations import Request
-from streamops.records import Deployment, JobRecord
+from streamops.cli import declared
+from streamops.cli.applying import Action, Present, PresentJob, decide
+from streamops.model.errors import DefinitionError, RefusedError
+from streamops.model.records import Deployment, JobRecord
+from streamops.operations.operation import Request
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from fakes.fixtures import bucket, object_store_server  # noqa: F401
-from streamops import archives, artifacts, jobs, keys
-from streamops.adapters.object_store import ObjectStore
-from streamops.errors import DefinitionError, NotFoundError, PublishedError
+from streamops.model.errors import DefinitionError, NotFoundError, PublishedError
 from streamops.settings import Settings
-from streamops.template import write_new
+from streamops.store import jobs, keys
+from streamops.store.object_store import ObjectStore
+from streamops.versions import archives, artifacts
+from streamops.versions.template import write_new
 
 
 @pytest.fixture
@@ -64,7 +65,9 @@ def test_what_is_stored_has_the_hash_of_the_manifest(store: ObjectStore, job: Pa
     assert archives.sha256(artifact) == manifest.artifact_sha256
     assert archives.sha256(runtime) == manifest.runtime_sha256
     assert set(archives.unpack(artifact)) == {"definition.json", "code/clicks.py"}
-    assert {"streamops_runtime/runner.py", "streamops/leases.py", "boto3/__init__.py"} <= set(archives.unpack(runtime))
+    assert {"streamops_runtime/runner.py", "streamops/store/leases.py", "boto3/__init__.py"} <= set(
+        archives.unpack(runtime)
+    )
 
 
 def test_an_unknown_version_names_those_that_exist(store: ObjectStore, job: Path) -> None:

@@ -18,10 +18,11 @@ import pytest
 from fakes import object_server
 from fakes.spark_queries import STEP_MS, expected
 from stack import builds
-from streamops import checkpoints, keys
-from streamops.adapters.object_store import ObjectStore
-from streamops.errors import CheckpointError
+from streamops.model.errors import CheckpointError
 from streamops.settings import Settings
+from streamops.spark import checkpoints
+from streamops.store import keys
+from streamops.store.object_store import ObjectStore
 
 QUERIES = ("tumble", "chain")
 LAST = 24  # the batch in which the first run dies

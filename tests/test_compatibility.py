@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from streamops.compatibility import continued, lines, refused, verdicts
-from streamops.fingerprints import (
+from streamops.versions.compatibility import continued, lines, refused, verdicts
+from streamops.versions.fingerprints import (
     Aggregate,
     Fingerprint,
     Key,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from fakes.rig import definition
-from streamops.cost import begins, cost, distance, lines
-from streamops.going_back import assess_catch_up
-from streamops.records import DriverStatus, StageStart, StageStatus, State
-from streamops.snapshots import Manifest, ManifestStage
+from streamops.model.manifest import Manifest, ManifestStage
+from streamops.model.records import DriverStatus, StageStart, StageStatus, State
+from streamops.operations.cost import begins, cost, distance, lines
+from streamops.operations.going_back import assess_catch_up
 
 TAKEN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 START = StageStart(since_deployment=1, offsets={"events": {"0": 7}})

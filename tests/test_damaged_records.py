@@ -11,11 +11,14 @@ from typer.testing import CliRunner
 
 from fakes import object_server
 from fakes.rig import JOB, Rig, write_env
-from streamops import artifacts, jobs, keys, records, scheduled
 from streamops.cli import app
-from streamops.definitions import Snapshots
-from streamops.errors import DamagedError
-from streamops.records import Deployment, JobRecord
+from streamops.model import records
+from streamops.model.definitions import Snapshots
+from streamops.model.errors import DamagedError
+from streamops.model.records import Deployment, JobRecord
+from streamops.store import documents, jobs, keys
+from streamops.upkeep import scheduled
+from streamops.versions import artifacts
 
 
 @pytest.fixture
@@ -23,13 +26,13 @@ def shelved(rig: Rig) -> Rig:
     """Two jobs that should run by their records; that of ``other`` is damaged."""
     published = artifacts.load_manifest(rig.store, JOB, "v1")
     hourly = published.definition.model_copy(update={"snapshots": Snapshots(every="1 hour")})
-    records.write(rig.store, keys.artifact_manifest(JOB, "v1"), published.model_copy(update={"definition": hourly}))
+    documents.write(rig.store, keys.artifact_manifest(JOB, "v1"), published.model_copy(update={"definition": hourly}))
     deployment = Deployment(
         job=JOB, number=1, version="v1", artifact_sha256="a", runtime_sha256="r", created_by="test",
         created=records.now() - timedelta(days=1),
     )  # fmt: skip
-    records.write(rig.store, keys.deployment(JOB, 1), deployment)
-    records.write(rig.store, keys.record(JOB), JobRecord(job=JOB, desired="running", version="v1", deployment=1))
+    documents.write(rig.store, keys.deployment(JOB, 1), deployment)
+    documents.write(rig.store, keys.record(JOB), JobRecord(job=JOB, desired="running", version="v1", deployment=1))
     rig.store.put(keys.record("other"), b'{"job": "other", "deployment": "on')
     return rig
 
@@ -48,7 +51,7 @@ def test_the_error_names_the_object_and_the_fault(rig: Rig, body: bytes, what: s
 
 def test_the_last_good_version_can_be_put_back(rig: Rig) -> None:
     good = JobRecord(job="other", deployment=3)
-    records.write(rig.store, keys.record("other"), good)
+    documents.write(rig.store, keys.record("other"), good)
     rig.store.put(keys.record("other"), b"{")
     earlier = sorted(rig.store.versions(keys.record("other")), key=lambda item: item.modified)[0]
     rig.store.put(keys.record("other"), rig.store.get(keys.record("other"), earlier.version_id).body)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from streamops.definitions import MAX_BYTES, Definition, load, parse
-from streamops.errors import DefinitionError
+from streamops.model.definitions import MAX_BYTES, Definition, load, parse
+from streamops.model.errors import DefinitionError
 
 GOOD = """\
 job: clicks

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fakes.rig import JOB, PATIENT, Killed, Rig
-from streamops import jobs, receipts, snapshots
-from streamops.engine import list_operations
-from streamops.errors import (
+from streamops import snapshots
+from streamops.model.errors import (
     LockedError,
     NotFoundError,
     RefusedError,
@@ -16,8 +15,12 @@ from streamops.errors import (
     StreamOpsError,
     UnhealthyError,
 )
-from streamops.operations import Owner, Request
-from streamops.records import State
+from streamops.model.owner import Owner
+from streamops.model.records import State
+from streamops.operations import receipts
+from streamops.operations.engine import list_operations
+from streamops.operations.operation import Request
+from streamops.store import jobs
 
 
 def test_an_upgrade_keeps_every_event_and_starts_new_stages_where_the_snapshot_stands(rig: Rig) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from streamops.freshness import Seen, Watcher, latenesses, longest_pause, spread
+from demos.freshness import Seen, Watcher, latenesses, longest_pause, spread
 
 
 def seen(*pairs: tuple[int, int]) -> list[Seen]:

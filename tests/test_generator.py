@@ -15,9 +15,9 @@ from kafka.record.memory_records import MemoryRecords
 from stack.generator import LONGEST_BACKLOG_S, Clock, Generator, Trades
 from stack.trade_log import SequenceBrokenError, TradeLog, Written
 from stack.trades import BLOCK, sequence, symbols
-from streamops.adapters.kafka import Ledger
-from streamops.adapters.kafka_wire import blocks
-from streamops.errors import StreamOpsError, UnreachableError
+from streamops.clients.kafka import Ledger
+from streamops.clients.kafka_wire import blocks
+from streamops.model.errors import StreamOpsError, UnreachableError
 
 
 def taken(seed: int, count: int, start: int = 0, symbols: int = 100) -> list[tuple[str, int, int]]:

@@ -5,10 +5,14 @@ from __future__ import annotations
 import pytest
 
 from fakes.rig import JOB, Rig
-from streamops import checkpoints, jobs, keys, receipts, snapshots
-from streamops.errors import NotFoundError, RefusedError, SnapshotRefusedError, UnhealthyError
-from streamops.operations import Owner, Request
-from streamops.records import Control, State
+from streamops import snapshots
+from streamops.model.errors import NotFoundError, RefusedError, SnapshotRefusedError, UnhealthyError
+from streamops.model.owner import Owner
+from streamops.model.records import Control, State
+from streamops.operations import receipts
+from streamops.operations.operation import Request
+from streamops.spark import checkpoints
+from streamops.store import jobs, keys
 
 
 def upgraded(rig: Rig) -> None:

@@ -8,13 +8,13 @@ import pytest
 
 from fakes import object_server
 from fakes.rig import JOB, Rig
-from streamops import keys, records
-from streamops.adapters import provision
-from streamops.adapters.object_store import ObjectStore
-from streamops.errors import ConflictError, NotFoundError
-from streamops.names import CLUSTER
-from streamops.records import Control, JobRecord
+from streamops.clients import provision
+from streamops.model.errors import ConflictError, NotFoundError
+from streamops.model.names import CLUSTER
+from streamops.model.records import Control, JobRecord
 from streamops.settings import Settings
+from streamops.store import documents, keys
+from streamops.store.object_store import ObjectStore
 
 UNVERSIONED = {
     "status": keys.status(JOB, "l-1"),
@@ -45,22 +45,22 @@ def versions(store: ObjectStore, key: str) -> int:
 @pytest.mark.parametrize("key", UNVERSIONED.values(), ids=list(UNVERSIONED))
 def test_what_comes_and_goes_leaves_nothing_behind_and_is_as_conditional_as_ever(bucket: Settings, key: str) -> None:
     store = ObjectStore(object_server.as_root(bucket))
-    first = etag = records.write(store, key, Control(command="run", sequence=0), new=True)
+    first = etag = documents.write(store, key, Control(command="run", sequence=0), new=True)
     for sequence in range(1, 20):
-        etag = records.write(store, key, Control(command="run", sequence=sequence), over=etag)
+        etag = documents.write(store, key, Control(command="run", sequence=sequence), over=etag)
     assert versions(store, key) == 1
     with pytest.raises(ConflictError):
         store.put(key, b"late", if_match=first)
     with pytest.raises(ConflictError):
         store.put(key, b"second", if_absent=True)
-    assert records.read(store, key, Control).value.sequence == 19
+    assert documents.read(store, key, Control).value.sequence == 19
 
     store.delete([key])
     with pytest.raises(NotFoundError):
         store.get(key)
     assert list(store.versions(key)) == []
-    records.write(store, key, Control(command="stop"), new=True)
-    assert records.read(store, key, Control).value.command == "stop"
+    documents.write(store, key, Control(command="stop"), new=True)
+    assert documents.read(store, key, Control).value.command == "stop"
     assert versions(store, key) == 1
 
 
@@ -94,7 +94,7 @@ def test_a_server_that_cannot_tell_prefixes_apart_versions_everything(
     assert provision.ensure_bucket(settings)
     store = ObjectStore(settings)
     for number in range(2):
-        records.write(store, "jobs/1/record.json", JobRecord(job="j", deployment=number))
+        documents.write(store, "jobs/1/record.json", JobRecord(job="j", deployment=number))
     assert versions(store, "jobs/1/record.json") == 2
 
 
@@ -106,9 +106,9 @@ def test_a_bucket_that_has_versions_keeps_them_for_a_deletion_would_bring_an_ear
     client.create_bucket(Bucket=settings.s3_bucket)
     client.put_bucket_versioning(Bucket=settings.s3_bucket, VersioningConfiguration={"Status": "Enabled"})
     store, key = ObjectStore(settings), keys.lease(JOB)
-    etag = records.write(store, key, Control(command="run", sequence=0), new=True)
+    etag = documents.write(store, key, Control(command="run", sequence=0), new=True)
     assert not provision.ensure_bucket(settings)
-    records.write(store, key, Control(command="run", sequence=1), over=etag)
+    documents.write(store, key, Control(command="run", sequence=1), over=etag)
     store.delete([key])
     with pytest.raises(NotFoundError):
         store.get(key)

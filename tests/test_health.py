@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from streamops.health import assess, assess_new, assess_standby, assess_stop
-from streamops.records import DriverStatus, Lease, StageStatus, State, now
+from streamops.model.records import DriverStatus, Lease, StageStatus, State, now
+from streamops.operations.health import assess, assess_new, assess_standby, assess_stop
 
 STAGES = ("a", "b")
 

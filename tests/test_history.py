@@ -4,7 +4,7 @@ import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from streamops.history import clean_command, failed_tables, past_logs
+from streamops.upkeep.history import clean_command, failed_tables, past_logs
 
 NOW = datetime(2026, 6, 15, 12, tzinfo=UTC)
 BEFORE = NOW - timedelta(days=14)

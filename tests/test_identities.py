@@ -19,13 +19,14 @@ from fakes import object_server
 from fakes.shelf import JOB, Shelf
 from stack import configure, private, ready
 from stack.layout import Layout
-from streamops import identities, keys, snapshots
-from streamops.adapters.object_store import ObjectStore
-from streamops.adapters.provision import Identity, ensure_identities
-from streamops.adapters.room import free_bytes
-from streamops.errors import DeniedError, StreamOpsError
+from streamops import snapshots
+from streamops.clients.provision import Identity, ensure_identities
+from streamops.model.errors import DeniedError, StreamOpsError
 from streamops.settings import Settings
 from streamops.snapshots import marks, verification
+from streamops.store import identities, keys
+from streamops.store.object_store import ObjectStore
+from streamops.store.room import free_bytes
 
 CHECKPOINT = f"{keys.stage(JOB, 1, 1, 'a')}metadata"
 READABLE = f"{keys.stage(JOB, 1, 1, 'a')}offsets/0"

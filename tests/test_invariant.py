@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from fresh_job import FreshJob, wait_for
-from streamops import keys, locks, records
-from streamops.adapters.object_store import ObjectStore
-from streamops.operations import Owner
-from streamops.records import DriverStatus, JobRecord, Lease, StageStart, State, now
+from streamops.model.manifest import Manifest, ManifestObject, ManifestStage
+from streamops.model.owner import Owner
+from streamops.model.records import DriverStatus, JobRecord, Lease, StageStart, State, now
 from streamops.recount.report import Report
 from streamops.settings import Settings
-from streamops.snapshots.manifest import Manifest, ManifestObject, ManifestStage
+from streamops.store import documents, keys, locks
+from streamops.store.object_store import ObjectStore
 from support import pythons, uncounted, violations
 
 DATA = b"state"
@@ -54,11 +54,11 @@ def job(bucket: Settings, driver: list[str], tmp_path: Path) -> FreshJob:
     """A job's objects as they are after a snapshot, while its one driver works."""
     store = ObjectStore(bucket)
     job = FreshJob("watched", bucket, store, tmp_path)
-    records.write(
+    documents.write(
         store, keys.record("watched"), JobRecord(job="watched", desired="running", version="v1", deployment=1,
                                                  launch="one")
     )  # fmt: skip
-    records.write(store, keys.lease("watched"), Lease(job="watched", epoch=1, launch="one", deployment=1, holder="h"))
+    documents.write(store, keys.lease("watched"), Lease(job="watched", epoch=1, launch="one", deployment=1, holder="h"))
     say(job)
     data = f"{keys.snapshot_data('watched', 'try', 'a')}state/0"
     store.put("copied-from", DATA)
@@ -82,17 +82,17 @@ def job(bucket: Settings, driver: list[str], tmp_path: Path) -> FreshJob:
             ),
         ),
     )
-    records.write(store, keys.manifest("watched", "good"), manifest.signed(store.keyring))
+    documents.write(store, keys.manifest("watched", "good"), manifest.signed(store.keyring))
     return job
 
 
 def say(job: FreshJob, **changes: object) -> None:
     status = STATUS.model_copy(update={"updated": now(), **changes})
-    records.write(job.store, keys.status("watched", status.launch), status)
+    documents.write(job.store, keys.status("watched", status.launch), status)
 
 
 def change_record(job: FreshJob, **changes: object) -> None:
-    records.write(job.store, keys.record("watched"), job.record().model_copy(update=changes))
+    documents.write(job.store, keys.record("watched"), job.record().model_copy(update=changes))
 
 
 def test_a_job_as_it_must_be_violates_nothing(job: FreshJob) -> None:
@@ -119,7 +119,7 @@ def test_a_record_that_does_not_say_what_runs_is_noticed(job: FreshJob, changes:
 @pytest.mark.parametrize("changes", [{"holder": "another"}, {"holder": None}, {"launch": "two"}])
 def test_a_lease_that_another_driver_has_is_noticed(job: FreshJob, changes: dict[str, str | None]) -> None:
     lease = Lease(job="watched", epoch=1, launch="one", deployment=1, holder="h").model_copy(update=changes)
-    records.write(job.store, keys.lease("watched"), lease)
+    documents.write(job.store, keys.lease("watched"), lease)
     assert violations(job) == ["lease: not with the driver of the record"]
 
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from fakes import object_server
-from streamops import joblogs, keys
-from streamops.adapters import worker_logs
-from streamops.adapters.object_store import ObjectStore
-from streamops.errors import UnreachableError
-from streamops.joblogs import Line, Reader
+from streamops.model.errors import UnreachableError
 from streamops.settings import Settings
+from streamops.spark import worker_logs
+from streamops.store import joblogs, keys
+from streamops.store.joblogs import Line, Reader
+from streamops.store.object_store import ObjectStore
 from streamops_runtime import shipping
 from streamops_runtime.shipping import Shipper
 

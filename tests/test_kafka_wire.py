@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 from kafka import errors
 
-from streamops.adapters.kafka_wire import Broker
-from streamops.errors import NotFoundError, UnreachableError
+from streamops.clients.kafka_wire import Broker
+from streamops.model.errors import NotFoundError, UnreachableError
 
 UNKNOWN = SimpleNamespace(error_code=errors.UnknownTopicOrPartitionError.errno, partitions=[])
 KNOWN = SimpleNamespace(error_code=0, partitions=[SimpleNamespace(partition_index=0, leader_id=1)])

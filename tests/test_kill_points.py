@@ -11,10 +11,13 @@ import pytest
 from fakes import checks
 from fakes.rig import JOB, PATIENT, Killed, Rig
 from fakes.walk import Point, Walk, killer, points_of
-from streamops import jobs, receipts, snapshots, undo
-from streamops.errors import StreamOpsError
-from streamops.operations import GOING_BACK, Owner, Request
-from streamops.records import FINAL
+from streamops import snapshots
+from streamops.model.errors import StreamOpsError
+from streamops.model.owner import Owner
+from streamops.model.records import FINAL
+from streamops.operations import receipts, undo
+from streamops.operations.operation import GOING_BACK, Request
+from streamops.store import jobs
 
 ASKED: dict[str, dict[str, object]] = {
     "deploy_job": {"version": "v1"},

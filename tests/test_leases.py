@@ -9,11 +9,11 @@ from threading import Barrier
 import pytest
 
 from fakes.fixtures import bucket, object_store_server  # noqa: F401
-from streamops import keys, leases, records
-from streamops.adapters.object_store import ObjectStore
-from streamops.errors import LeaseLostError, UnhealthyError
-from streamops.records import JobRecord, Lease
+from streamops.model.errors import LeaseLostError, UnhealthyError
+from streamops.model.records import JobRecord, Lease
 from streamops.settings import Settings
+from streamops.store import documents, keys, leases
+from streamops.store.object_store import ObjectStore
 
 
 @pytest.fixture
@@ -25,12 +25,12 @@ def store(bucket: Settings) -> ObjectStore:  # noqa: F811
 def record(store: ObjectStore) -> JobRecord:
     job = f"job-{uuid.uuid4().hex[:8]}"
     value = JobRecord(job=job, desired="running", version="v1", deployment=1, last_deployment=1, launch="first")
-    records.write(store, keys.record(job), value)
+    documents.write(store, keys.record(job), value)
     return value
 
 
 def stored(store: ObjectStore, job: str) -> Lease:
-    found = records.read(store, keys.lease(job), Lease)
+    found = documents.read(store, keys.lease(job), Lease)
     assert found
     return found.value
 
@@ -53,7 +53,7 @@ def test_two_processes_of_one_launch_race_and_get_different_epochs(store: Object
 def test_a_launch_that_the_record_does_not_name_may_not_take_it(store: ObjectStore, record: JobRecord) -> None:
     with pytest.raises(LeaseLostError, match="names first"):
         leases.take(store, record, "other", "a")
-    assert records.read(store, keys.lease(record.job), Lease) is None
+    assert documents.read(store, keys.lease(record.job), Lease) is None
 
 
 def test_a_granted_lease_is_adopted_at_its_epoch(store: ObjectStore, record: JobRecord) -> None:

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from fakes.fixtures import bucket, object_store_server  # noqa: F401
-from streamops import libraries
-from streamops.adapters.object_store import ObjectStore
-from streamops.definitions import Definition, parse
-from streamops.errors import DefinitionError, NotFoundError, PublishedError, RefusedError
+from streamops.model.definitions import Definition, parse
+from streamops.model.errors import DefinitionError, NotFoundError, PublishedError, RefusedError
 from streamops.settings import REPOSITORY, Settings
+from streamops.store.object_store import ObjectStore
+from streamops.versions import libraries
 
 FLEET = REPOSITORY / "spark_jobs" / "fleet_types"
 

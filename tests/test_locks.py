@@ -7,12 +7,12 @@ from datetime import timedelta
 
 import pytest
 
-from streamops import locks
-from streamops.adapters.object_store import ObjectStore
-from streamops.errors import LockedError
-from streamops.operations import Owner
-from streamops.records import now
+from streamops.model.errors import LockedError
+from streamops.model.owner import Owner
+from streamops.model.records import now
 from streamops.settings import Settings
+from streamops.store import locks
+from streamops.store.object_store import ObjectStore
 
 RUN = Owner(kind="airflow", dag_id="d", run_id="r", user="ada")
 SHELL = Owner(kind="cli", run_id="c", user="bob")

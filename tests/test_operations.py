@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from streamops import bodies
-from streamops.errors import NotFoundError
-from streamops.operations import RUNBOOKS, Operation, Owner, Request, Step, StepRecord, plan, tasks
-from streamops.records import now
+from streamops.model.errors import NotFoundError
+from streamops.model.owner import Owner
+from streamops.model.records import now
+from streamops.operations import bodies
+from streamops.operations.operation import RUNBOOKS, Operation, Request, Step, StepRecord, plan, tasks
 
 
 @pytest.mark.parametrize("runbook", RUNBOOKS)

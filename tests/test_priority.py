@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from streamops import local_spark, priority
-from streamops.demo import until
-from streamops.template import write_new
+from demos.upgrade import until
+from streamops.spark import local_spark, priority
+from streamops.versions.template import write_new
 
 CODE = """
 import json, os

@@ -7,12 +7,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from fakes.rig import JOB, Rig
-from streamops import jobs, receipts
-from streamops.engine import list_operations
-from streamops.errors import UnhealthyError
-from streamops.health import Health
-from streamops.probation import Sample, StageWatch, expected_writes, judge
-from streamops.records import DriverStatus, StageStatus, State
+from streamops.model.errors import UnhealthyError
+from streamops.model.records import DriverStatus, StageStatus, State
+from streamops.operations import receipts
+from streamops.operations.engine import list_operations
+from streamops.operations.health import Health
+from streamops.operations.probation import Sample, StageWatch, expected_writes, judge
+from streamops.store import jobs
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 

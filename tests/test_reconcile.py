@@ -8,13 +8,14 @@ import pytest
 
 from fakes.nodes import PAGE
 from fakes.rig import definition
-from streamops.adapters.nodes import parse_master
-from streamops.cluster.membership import DOWN, Master
-from streamops.cluster.reconcile import Look, decide, programs, settle, shares_worker, wants_second
 from streamops.cluster.record import ClusterRecord
-from streamops.follow import request
-from streamops.operations import Operation, Owner, StepRecord, plan
-from streamops.records import DriverStatus, JobRecord, State, now
+from streamops.cluster.supervised_nodes import parse_master
+from streamops.model.owner import Owner
+from streamops.model.records import DriverStatus, JobRecord, State, now
+from streamops.operations.follow import request
+from streamops.operations.operation import Operation, StepRecord, plan
+from streamops.spark.master import DOWN, Master
+from streamops.upkeep.reconcile import Look, decide, programs, settle, shares_worker, wants_second
 
 MOMENT = now()
 PAIR = definition("v1", ("sums",)).model_copy(update={"standby_driver": True})

@@ -8,10 +8,10 @@ from collections import defaultdict
 
 import pytest
 
-from streamops.adapters.kafka_wire import Block
-from streamops.definitions import InfluxSink, Recount, Source, milliseconds
-from streamops.errors import DefinitionError, RefusedError
-from streamops.recount import StagePlan, recount_source, stage_plan
+from streamops.clients.kafka_wire import Block
+from streamops.model.definitions import InfluxSink, Recount, Source, milliseconds
+from streamops.model.errors import DefinitionError, RefusedError
+from streamops.recount.recounting import StagePlan, recount_source, stage_plan
 from streamops.recount.report import Comparison, Measured, verdict
 
 T0 = 1_800_000_000_000  # a whole minute

@@ -11,21 +11,22 @@ import pytest
 from fakes import checks
 from fakes.fixtures import made_rig
 from fakes.rig import JOB, PATIENT, Rig
-from streamops import jobs, keys, snapshots
-from streamops.adapters.influx import Points
-from streamops.adapters.kafka import Ledger
-from streamops.adapters.object_store import ObjectStore
-from streamops.adapters.room import free_bytes
-from streamops.adapters.spark import SparkSubmitter
-from streamops.errors import (
+from streamops import snapshots
+from streamops.clients.influx import Points
+from streamops.clients.kafka import Ledger
+from streamops.model.errors import (
     NotFoundError,
     RefusedError,
     SnapshotExistsError,
     SnapshotRefusedError,
     UnreachableError,
 )
-from streamops.operations import Request
+from streamops.operations.operation import Request
 from streamops.settings import Settings
+from streamops.spark.submitter import SparkSubmitter
+from streamops.store import jobs, keys
+from streamops.store.object_store import ObjectStore
+from streamops.store.room import free_bytes
 
 CLOSED = "127.0.0.1:1"
 OTHER = "other"

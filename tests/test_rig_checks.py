@@ -14,10 +14,11 @@ from fakes.driver import WINDOW, point_key
 from fakes.fixtures import made_rig
 from fakes.rig import JOB, Killed, Rig
 from fakes.walk import killer
-from streamops import jobs, keys, snapshots
-from streamops.errors import SnapshotRefusedError, StreamOpsError
-from streamops.operations import Request
+from streamops import snapshots
+from streamops.model.errors import SnapshotRefusedError, StreamOpsError
+from streamops.operations.operation import Request
 from streamops.settings import Settings
+from streamops.store import jobs, keys
 
 SOON_S = 1.0  # a wait that is to fail
 

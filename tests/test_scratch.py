@@ -8,15 +8,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from streamops import artifacts, scratch
-from streamops.definitions import Definition, load
-from streamops.errors import DefinitionError, LockedError
-from streamops.names import checked
-from streamops.operations import Operation, Owner, Request
-from streamops.records import DriverStatus, JobRecord, StageStart, StageStatus, State, now
+from streamops.model.definitions import Definition, load
+from streamops.model.errors import DefinitionError, LockedError
+from streamops.model.manifest import Manifest, ManifestStage
+from streamops.model.names import checked
+from streamops.model.owner import Owner
+from streamops.model.records import DriverStatus, JobRecord, StageStart, StageStatus, State, now
+from streamops.operations.operation import Operation, Request
 from streamops.settings import REPOSITORY
-from streamops.snapshots.manifest import Manifest, ManifestStage
 from streamops.snapshots.marks import Check, Checks
+from streamops.upkeep import scratch
+from streamops.versions import artifacts
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 MARK = 1_000_000_000

@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 
 from fakes.rig import JOB, SUM, Rig
-from streamops import jobs, keys, snapshots
-from streamops.errors import SnapshotExistsError, SnapshotRefusedError
-from streamops.fingerprints import Fingerprint
-from streamops.records import StageStart
-from streamops.snapshots import Manifest, Origin
+from streamops import snapshots
+from streamops.model.errors import SnapshotExistsError, SnapshotRefusedError
+from streamops.model.manifest import Manifest
+from streamops.model.records import StageStart
+from streamops.snapshots import Origin
+from streamops.store import jobs, keys
+from streamops.versions.fingerprints import Fingerprint
 
 ORIGIN = Origin("op", "ada")
 

@@ -7,10 +7,11 @@ from datetime import timedelta
 
 import pytest
 
-from streamops import records, state
-from streamops.errors import RefusedError
+from streamops.model import records
+from streamops.model.errors import RefusedError
+from streamops.snapshots import state
 from streamops.snapshots.marks import Check, Checks, How
-from streamops.state import Choice, Found, StateStore
+from streamops.snapshots.state import Choice, Found, StateStore
 
 NOW = records.now()
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from fakes.rig import JOB, Rig
-from streamops import receipts, timeline
-from streamops.errors import UnhealthyError
-from streamops.names import CLUSTER
-from streamops.receipts import Receipt
+from streamops.model.errors import UnhealthyError
+from streamops.model.names import CLUSTER
+from streamops.operations import receipts, timeline
+from streamops.operations.receipts import Receipt
 from streamops.settings import Settings
 
 BEGAN = datetime(2026, 1, 2, 3, 4, 5, 678900, tzinfo=UTC)

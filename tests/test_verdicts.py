@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from fakes.rig import SUM, definition
-from streamops import records, verdicts
-from streamops.artifacts import ArtifactManifest
-from streamops.errors import RefusedError
-from streamops.fingerprints import Fingerprint, Key, Window
-from streamops.operations import Request
+from streamops.model import records
+from streamops.model.errors import RefusedError
+from streamops.operations.operation import Request
+from streamops.versions import verdicts
+from streamops.versions.artifacts import ArtifactManifest
+from streamops.versions.fingerprints import Fingerprint, Key, Window
 
 
 def version(name: str, stages: dict[str, Fingerprint | None]) -> ArtifactManifest:

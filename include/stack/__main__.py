@@ -8,7 +8,7 @@ from functools import partial
 
 from stack import doctor, lifecycle
 from stack.programs import GENERATOR, SPARE_WORKERS
-from streamops.errors import StreamOpsError
+from streamops.model.errors import StreamOpsError
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -15,7 +15,7 @@ from stack import builds, postgres
 from stack.layout import REPOSITORY, Layout
 from stack.private import render_pairs, write_private
 from stack.programs import SPARE_WORKERS, WORKER_CORES, WORKERS, common_environment, kafka_jars
-from streamops.errors import StreamOpsError
+from streamops.model.errors import StreamOpsError
 
 
 def write_all(layout: Layout, pairs: dict[str, str]) -> None:

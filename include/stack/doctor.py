@@ -12,7 +12,7 @@ from stack import builds
 from stack.layout import PORTS, Layout
 from stack.ports import holder
 from stack.supervision import running
-from streamops import jvm
+from streamops.spark import jvm
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,8 @@ from pathlib import Path
 
 from stack.trade_log import MAX_BATCH, SequenceBrokenError, TradeLog, Written
 from stack.trades import Block, Walk
-from streamops.adapters.kafka import Ledger
-from streamops.errors import StreamOpsError, UnreachableError
+from streamops.clients.kafka import Ledger
+from streamops.model.errors import StreamOpsError, UnreachableError
 from streamops.settings import Settings
 
 TICK_S = 0.05

@@ -269,7 +269,7 @@ def _position(order: Sequence[str], section: str) -> int:
 
 def _classes(logs: Path) -> bool:
     """Keep Spark's classes ready to be mapped; without that all works as well, and each start takes seconds longer."""
-    from streamops import jvm  # not there yet where only one server is built
+    from streamops.spark import jvm  # not there yet where only one server is built
 
     home, java = builds.spark_home(), builds.java()
     archive, script = jvm.archive(home), builds.PINS / "spark-classes" / "training.py"

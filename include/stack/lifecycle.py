@@ -16,12 +16,12 @@ from stack import builds, configure, ports, postgres, ready, supervision
 from stack.layout import Layout
 from stack.private import prepare_env, read_pairs
 from stack.programs import AIRFLOW, FLEET, GENERATOR, SPARE_WORKERS, WORKERS, Traffic
-from streamops.adapters.object_store import ObjectStore
-from streamops.adapters.supervisor import Program, Supervisor
+from streamops.clients.supervisor import Program, Supervisor
 from streamops.cluster import nodes
 from streamops.cluster import record as cluster_record
-from streamops.errors import RefusedError, StreamOpsError
+from streamops.model.errors import RefusedError, StreamOpsError
 from streamops.settings import Settings
+from streamops.store.object_store import ObjectStore
 
 Say = Callable[[str], None]
 

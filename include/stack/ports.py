@@ -8,7 +8,7 @@ import time
 import psutil
 
 from stack.layout import PORTS, Layout
-from streamops.errors import RefusedError
+from streamops.model.errors import RefusedError
 
 UNKNOWN = "a process of another user"
 _ENDING_S = 10.0

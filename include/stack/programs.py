@@ -11,8 +11,8 @@ from pathlib import Path
 
 from stack import builds, postgres
 from stack.layout import REPOSITORY, Layout
-from streamops import jvm
-from streamops.errors import NotFoundError
+from streamops.model.errors import NotFoundError
+from streamops.spark import jvm
 
 WORKERS = ("spark-worker-1", "spark-worker-2")
 SPARE_WORKERS = ("spark-worker-3",)  # started by scale_cluster only
@@ -244,7 +244,7 @@ def fleet(layout: Layout) -> tuple[Program, ...]:
         Program(
             f"fleet-{name}",
             (
-                *(sys.executable, "-m", f"stack.fleet.{name}", *place),
+                *(sys.executable, "-m", f"demos.fleet.{name}", *place),
                 *("--ledger", str(layout.fleet / f"{name}.jsonl"), "--speedup", "20"),
             ),
             {"PYTHONPATH": str(REPOSITORY / "include")},

@@ -14,11 +14,11 @@ from pydantic import SecretStr
 
 from stack.layout import Layout
 from stack.private import read_pairs
-from streamops import identities
-from streamops.adapters.kafka import Ledger
-from streamops.adapters.provision import Identity, ensure_bucket, ensure_identities, ensure_influx
-from streamops.errors import StreamOpsError, UnreachableError
+from streamops.clients.kafka import Ledger
+from streamops.clients.provision import Identity, ensure_bucket, ensure_identities, ensure_influx
+from streamops.model.errors import StreamOpsError, UnreachableError
 from streamops.settings import Settings
+from streamops.store import identities
 
 _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # loopback never goes through a proxy
 

@@ -14,8 +14,8 @@ from dataclasses import asdict
 from stack.layout import REPOSITORY, Layout
 from stack.private import read_pairs, write_private
 from stack.programs import Program, Traffic, common_environment, programs
-from streamops.adapters.supervisor import Supervisor
-from streamops.errors import NotFoundError, StreamOpsError, UnreachableError
+from streamops.clients.supervisor import Supervisor
+from streamops.model.errors import NotFoundError, StreamOpsError, UnreachableError
 
 
 def connect(layout: Layout) -> Supervisor:

@@ -21,9 +21,9 @@ from kafka.protocol.producer import InitProducerIdRequest, ProduceRequest
 from kafka.record.memory_records import MemoryRecords
 
 from stack.trades import symbols
-from streamops.adapters.kafka import Ledger
-from streamops.adapters.kafka_wire import HEADER
-from streamops.errors import StreamOpsError, UnreachableError
+from streamops.clients.kafka import Ledger
+from streamops.clients.kafka_wire import HEADER
+from streamops.model.errors import StreamOpsError, UnreachableError
 
 MAX_BATCH = 4000  # records; about 400 kB, well below the broker's limit of 1 MB
 _MARK = b"streamops-index"

@@ -6,7 +6,7 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, SecretStr
 
-from streamops.errors import NotFoundError
+from streamops.model.errors import NotFoundError
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 ENV_FILE = "STREAMOPS_ENV_FILE"

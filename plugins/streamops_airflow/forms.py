@@ -6,7 +6,7 @@ from typing import Any
 
 from airflow.sdk import Param
 
-from streamops import names
+from streamops.model import names
 
 
 def _whole(pattern: str) -> str:

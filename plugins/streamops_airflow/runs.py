@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from streamops.follow import request
-from streamops.names import CLUSTER
-from streamops.operations import CLUSTER_RUNBOOKS, Owner, Request, operation_id
+from streamops.model.names import CLUSTER
+from streamops.model.owner import Owner
+from streamops.operations.follow import request
+from streamops.operations.operation import CLUSTER_RUNBOOKS, Request, operation_id
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

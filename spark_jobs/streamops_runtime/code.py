@@ -12,8 +12,8 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from streamops.definitions import Definition, Param
-from streamops.errors import DefinitionError
+from streamops.model.definitions import Definition, Param
+from streamops.model.errors import DefinitionError
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.group_ops import PandasGroupedOpsMixin
 from pyspark.sql.types import StructField, StructType, TimestampType
 
-from streamops.definitions import Definition
-from streamops.fingerprints import Fingerprint, Operator, Variable
+from streamops.model.definitions import Definition
+from streamops.versions.fingerprints import Fingerprint, Operator, Variable
 from streamops_runtime.code import StageFunction
 from streamops_runtime.plan_walk import Walk
 from streamops_runtime.session import STREAMING

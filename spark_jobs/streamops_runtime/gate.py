@@ -16,8 +16,8 @@ from typing import Any
 
 from pyspark.sql import DataFrame, Row
 
-from streamops.errors import LeaseLostError, StreamOpsError, UnreachableError
-from streamops.records import now
+from streamops.model.errors import LeaseLostError, StreamOpsError, UnreachableError
+from streamops.model.records import now
 from streamops_runtime.sinks import Sink
 
 RETRY_FOR_S = 240.0

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 from pyspark.sql import SparkSession
 
-from streamops import jvm
+from streamops.spark import jvm
 
 
 @contextmanager

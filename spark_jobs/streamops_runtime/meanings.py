@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from streamops.fingerprints import Window
+from streamops.versions.fingerprints import Window
 
 _CONVERTED = r", Timestamp(?:NTZ)?Type, LongType\)"
 _WINDOW = re.compile(

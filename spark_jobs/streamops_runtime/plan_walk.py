@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from streamops.fingerprints import Aggregate, Key, Operator, Slot, Watermark
+from streamops.versions.fingerprints import Aggregate, Key, Operator, Slot, Watermark
 from streamops_runtime.meanings import Meaning, bare, replaced, shared_window, short, window_of
 
 # Over a stream without state, and transparent: their output is their input's.

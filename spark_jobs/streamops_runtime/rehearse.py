@@ -17,9 +17,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 
-from streamops.artifacts import definition_file
-from streamops.definitions import Definition, load
-from streamops.errors import DefinitionError, NotFoundError, StreamOpsError
+from streamops.model.definitions import Definition, load
+from streamops.model.errors import DefinitionError, NotFoundError, StreamOpsError
+from streamops.versions.artifacts import definition_file
 from streamops_runtime import code
 from streamops_runtime.local import local_spark
 from streamops_runtime.sinks import check_columns

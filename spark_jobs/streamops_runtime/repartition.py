@@ -14,9 +14,9 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from streamops import checkpoints
-from streamops.adapters.object_store import ObjectStore
-from streamops.errors import UnhealthyError
+from streamops.model.errors import UnhealthyError
+from streamops.spark import checkpoints
+from streamops.store.object_store import ObjectStore
 
 log = logging.getLogger("repartition")
 

@@ -20,10 +20,9 @@ from typing import Any, TypeVar
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from streamops import keys, leases, records
-from streamops.adapters.object_store import ObjectStore
-from streamops.definitions import Definition
-from streamops.errors import (
+from streamops.model import records
+from streamops.model.definitions import Definition
+from streamops.model.errors import (
     CheckpointError,
     DefinitionError,
     LeaseLostError,
@@ -32,8 +31,10 @@ from streamops.errors import (
     UnhealthyError,
     UnreachableError,
 )
-from streamops.records import FINAL, Control, Deployment, DriverStatus, JobRecord, State
+from streamops.model.records import FINAL, Control, Deployment, DriverStatus, JobRecord, State
 from streamops.settings import Settings
+from streamops.store import documents, keys, leases
+from streamops.store.object_store import ObjectStore
 from streamops_runtime import second_driver, session
 from streamops_runtime.shipping import Shipper, quiet, set_levels
 from streamops_runtime.work import Work
@@ -172,14 +173,14 @@ class Driver:
 
     def record(self) -> JobRecord:
         """The job record. Raises NotFoundError."""
-        found = records.read(self.store, keys.record(self.launch.job), JobRecord)
+        found = documents.read(self.store, keys.record(self.launch.job), JobRecord)
         if found is None:
             raise NotFoundError(f"Job {self.launch.job} has no record; deploy it first.")
         return found.value
 
     def deployment(self) -> Deployment:
         """This launch's deployment. Raises NotFoundError."""
-        found = records.read(self.store, keys.deployment(self.launch.job, self.launch.deployment), Deployment)
+        found = documents.read(self.store, keys.deployment(self.launch.job, self.launch.deployment), Deployment)
         if found is None:
             raise NotFoundError(
                 f"Deployment {self.launch.deployment} of {self.launch.job} has no record; deploy again."
@@ -195,7 +196,7 @@ class Driver:
     def command(self) -> str | None:
         """An operation's last word to this launch."""
         found = self.patiently(
-            lambda: records.read(self.store, keys.control(self.launch.job, self.launch.launch), Control)
+            lambda: documents.read(self.store, keys.control(self.launch.job, self.launch.launch), Control)
         )
         return found.value.command if found else None
 
@@ -222,7 +223,7 @@ class Driver:
     def first(self) -> DriverStatus | None:
         """What the driver that writes says of itself."""
         found = self.patiently(
-            lambda: records.read(self.store, keys.status(self.launch.job, self.launch.launch), DriverStatus)
+            lambda: documents.read(self.store, keys.status(self.launch.job, self.launch.launch), DriverStatus)
         )
         return found.value if found and found.value.holder != self.holder else None
 
@@ -299,7 +300,7 @@ class Driver:
         update = {"state": state, "reason": reason, "updated": records.now(), "phases_ms": dict(self.phases_ms), **more}
         self.status = self.status.model_copy(update=update)
         try:
-            records.write(self.store, self.status_key, self.status)
+            documents.write(self.store, self.status_key, self.status)
         except StreamOpsError as error:
             log.warning("status is not published: %s", error)
 
@@ -307,7 +308,7 @@ class Driver:
         """Write the final status, unless it is another driver's to write. Returns the exit code."""
         found = None
         try:
-            found = records.read(self.store, keys.status(self.launch.job, self.launch.launch), DriverStatus)
+            found = documents.read(self.store, keys.status(self.launch.job, self.launch.launch), DriverStatus)
         except StreamOpsError as error:
             log.warning("status cannot be read: %s", error)
         foreign = found is not None and found.value.holder != self.holder

@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 from urllib.parse import urlsplit
 
-from streamops.records import DriverStatus, State
+from streamops.model.records import DriverStatus, State
 
 SPEAKS_S = 3.0  # a driver that works says so every second
 SILENT_S = 4.0

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
-from streamops.errors import DefinitionError
+from streamops.model.errors import DefinitionError
 from streamops.settings import ENV_FILE, Settings
 
 _FIELDS = ("url", "org", "token", "bucket")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pyspark.sql import SparkSession
 
-from streamops.definitions import Definition
+from streamops.model.definitions import Definition
 
 STREAMING = {
     "spark.sql.session.timeZone": "UTC",

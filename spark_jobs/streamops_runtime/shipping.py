@@ -18,10 +18,10 @@ from pathlib import Path
 
 from pyspark import SparkContext
 
-from streamops import joblogs, keys
-from streamops.adapters.object_store import ObjectStore
-from streamops.errors import StreamOpsError
-from streamops.joblogs import Line
+from streamops.model.errors import StreamOpsError
+from streamops.store import joblogs, keys
+from streamops.store.joblogs import Line
+from streamops.store.object_store import ObjectStore
 
 EVERY_S = 2.0
 CHUNKS_KEPT = 2000  # of one driver process

@@ -11,9 +11,9 @@ from typing import Any, Protocol
 from pyspark.sql import Row
 from pyspark.sql.types import StructType
 
-from streamops.adapters.influx import Points, wide_line
-from streamops.definitions import Definition, InfluxSink, LogSink
-from streamops.errors import DefinitionError
+from streamops.clients.influx import Points, wide_line
+from streamops.model.definitions import Definition, InfluxSink, LogSink
+from streamops.model.errors import DefinitionError
 from streamops.settings import Settings
 from streamops_runtime.secrets import influx_settings
 from streamops_runtime.shipping import flush_all

@@ -25,8 +25,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from streamops.definitions import SCHEMA_CONSTANT, Source, milliseconds
-from streamops.errors import DefinitionError
+from streamops.model.definitions import SCHEMA_CONSTANT, Source, milliseconds
+from streamops.model.errors import DefinitionError
 
 _RAW = "__streamops"
 _CORRUPT = "__streamops_corrupt"

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from streamops.definitions import Definition
-from streamops.records import Deployment, Offsets
+from streamops.model.definitions import Definition
+from streamops.model.records import Deployment, Offsets
 from streamops_runtime.code import StageFunction
 from streamops_runtime.gate import Gate
 from streamops_runtime.sinks import check_columns

@@ -1,7 +1,7 @@
 """Read the state of checkpoints that lie on this machine: ``python -m streamops_runtime.state QUERY``.
 
-QUERY is a ``streamops.state.Query`` as JSON. Prints JSON lines: rows, counts, what is refused or cannot be read, and
-at the end ``{"done": true}``.
+QUERY is a ``streamops.snapshots.state.Query`` as JSON. Prints JSON lines: rows, counts, what is refused or cannot be
+read, and at the end ``{"done": true}``.
 
 Spark's state data source (``statestore``) needs to be told, in 4.2:
 
@@ -28,8 +28,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructType
 
-from streamops.errors import RefusedError
-from streamops.state import Choice, Count, Place, Query, StateStore, choose
+from streamops.model.errors import RefusedError
+from streamops.snapshots.state import Choice, Count, Place, Query, StateStore, choose
 from streamops_runtime.local import local_spark
 from streamops_runtime.session import STREAMING
 
@@ -81,7 +81,7 @@ def matching(found: DataFrame, choice: Choice) -> DataFrame:
 
 
 def rows(spark: SparkSession, place: Place, choice: Choice) -> Iterator[dict[str, Any]]:
-    """What ``streamops.state.rows`` expects, line by line."""
+    """What ``streamops.snapshots.state.rows`` expects, line by line."""
     store = choose(stores(spark, place), choice)
     found = matching(frame(spark, place, store, choice.variable), choice)
     shown = [name for name in found.columns if name != PARTITION]
@@ -96,7 +96,7 @@ def rows(spark: SparkSession, place: Place, choice: Choice) -> Iterator[dict[str
 
 
 def counts(spark: SparkSession, place: Place) -> Iterator[dict[str, Any]]:
-    """What ``streamops.state.count`` expects: every partition of every store, also those without a row."""
+    """What ``streamops.snapshots.state.count`` expects: every partition of every store, also those without a row."""
     for store in stores(spark, place):
         for variable in store.variables or (None,):
             found = frame(spark, place, store, variable)

@@ -12,7 +12,7 @@ from typing import Any
 from pyspark import SparkContext
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from streamops.records import Offsets, StageStatus, now
+from streamops.model.records import Offsets, StageStatus, now
 from streamops_runtime.sources import observation
 
 _KEPT_DURATIONS = ("triggerExecution", "latestOffset", "queryPlanning", "addBatch", "walCommit", "commitOffsets")

@@ -10,7 +10,7 @@ from pathlib import Path
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 
-from streamops.definitions import Source
+from streamops.model.definitions import Source
 from streamops_runtime import csv_tail, http_poll, pull
 from streamops_runtime.sources import kafka_stream
 

@@ -17,9 +17,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import BinaryType, StructField, StructType, TimestampType
 
-from streamops.artifacts import definition_file
-from streamops.definitions import Definition, load
-from streamops.errors import DefinitionError, StreamOpsError
+from streamops.model.definitions import Definition, load
+from streamops.model.errors import DefinitionError, StreamOpsError
+from streamops.versions.artifacts import definition_file
 from streamops_runtime import code
 from streamops_runtime.fingerprint import fingerprint
 from streamops_runtime.local import local_spark

@@ -18,11 +18,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from streamops import checkpoints, keys
-from streamops.adapters.object_store import ObjectStore
-from streamops.definitions import Definition
-from streamops.errors import StreamOpsError
+from streamops.model.definitions import Definition
+from streamops.model.errors import StreamOpsError
 from streamops.settings import Settings
+from streamops.spark import checkpoints
+from streamops.store import keys
+from streamops.store.object_store import ObjectStore
 from streamops_runtime.code import StageFunction
 from streamops_runtime.gate import StopAtBoundary
 from streamops_runtime.sources import accepted

@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING, Any
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from streamops import checkpoints, jobs, keys, leases
-from streamops.adapters.object_store import ObjectStore
-from streamops.definitions import Definition
-from streamops.errors import (
+from streamops.model.definitions import Definition
+from streamops.model.errors import (
     DamagedError,
     DefinitionError,
     LeaseLostError,
@@ -23,8 +21,12 @@ from streamops.errors import (
     UnhealthyError,
     UnreachableError,
 )
-from streamops.records import Deployment, Lease, StageStatus, State, Versioned
+from streamops.model.records import Deployment, Lease, StageStatus, State
 from streamops.settings import Settings
+from streamops.spark import checkpoints
+from streamops.store import jobs, keys, leases
+from streamops.store.documents import Versioned
+from streamops.store.object_store import ObjectStore
 from streamops_runtime import code, placement, repartition, stages, warmup
 from streamops_runtime.gate import Gate, StopAtBoundary, gate_time_column
 from streamops_runtime.sinks import open_sinks

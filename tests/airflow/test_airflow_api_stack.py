@@ -8,8 +8,8 @@ import pytest
 
 from fault_proxy import Faults, Proxy
 from runbooks import ended
-from streamops.adapters.airflow import Airflow
-from streamops.errors import UnreachableError
+from streamops.clients.airflow import Airflow
+from streamops.model.errors import UnreachableError
 from streamops.settings import Settings
 
 pytestmark = [pytest.mark.stack, pytest.mark.full]

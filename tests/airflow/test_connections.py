@@ -9,7 +9,7 @@ import pytest
 
 from stack import configure, private
 from stack.layout import Layout
-from streamops.ports import Submitter
+from streamops.operations.ports import Submitter
 from streamops_airflow.hooks.streamops import RETENTION, StreamOpsHook
 from streamops_airflow.operators.catalogue import RetentionOperator, VerifyOperator
 

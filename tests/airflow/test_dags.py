@@ -14,7 +14,7 @@ import pytest
 from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk.exceptions import ParamValidationError
 
-from streamops.operations import CLUSTER_RUNBOOKS, RUNBOOKS, TEARDOWNS, Request, plan, tasks
+from streamops.operations.operation import CLUSTER_RUNBOOKS, RUNBOOKS, TEARDOWNS, Request, plan, tasks
 from streamops.settings import REPOSITORY
 
 JOB_RUNBOOKS = tuple(name for name in RUNBOOKS if name not in CLUSTER_RUNBOOKS)

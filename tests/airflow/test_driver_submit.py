@@ -8,7 +8,7 @@ from airflow.sdk.exceptions import AirflowException
 from pydantic import SecretStr
 
 from streamops.settings import Settings
-from streamops.submission import Submission, spark_submit_command
+from streamops.spark.submission import Submission, spark_submit_command
 from streamops_airflow.hooks.driver_submit import DriverSubmitHook
 from streamops_airflow.operators.driver_submit import DriverSubmitOperator
 

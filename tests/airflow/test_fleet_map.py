@@ -8,7 +8,7 @@ import pytest
 from airflow.api_fastapi.core_api.security import get_user
 from fastapi.testclient import TestClient
 
-from streamops.adapters.positions import Position, position
+from streamops.clients.positions import Position, position
 from streamops_airflow.pages import fleet_map
 from streamops_airflow.pages.outlines import OUTLINES
 

@@ -16,8 +16,8 @@ from runbooks import at_work, log, run_to_end
 from stack import postgres
 from stack.layout import Layout
 from stack.private import read_pairs
-from streamops.adapters.airflow import Airflow, Run
-from streamops.errors import NotFoundError
+from streamops.clients.airflow import Airflow, Run
+from streamops.model.errors import NotFoundError
 from streamops.settings import Settings
 
 pytestmark = [pytest.mark.stack, pytest.mark.full]

@@ -16,10 +16,14 @@ import pytest
 
 from fresh_job import FreshJob, wait_for
 from runbooks import RUN_S, at_work, ended, log, mark_failed, run_to_end, states, working_job
-from streamops import checkpoints, jobs, keys, records, scratch, snapshots
-from streamops.adapters.airflow import Airflow
+from streamops import snapshots
+from streamops.clients.airflow import Airflow
+from streamops.model import records
 from streamops.settings import Settings
 from streamops.snapshots import marks
+from streamops.spark import checkpoints
+from streamops.store import jobs, keys
+from streamops.upkeep import scratch
 from support import Operator, pythons
 
 pytestmark = pytest.mark.stack

@@ -37,18 +37,22 @@ from runbooks import (
 )  # fmt: skip
 from stack import lifecycle, ready
 from stack.programs import AIRFLOW
-from streamops import artifacts, jobs, keys, records, scheduled, scratch, snapshots
-from streamops.adapters.airflow import Airflow, Run
-from streamops.adapters.influx import Points
-from streamops.definitions import load
-from streamops.engine import list_operations
-from streamops.errors import RefusedError
-from streamops.follow import Runbooks
-from streamops.operations import RUNBOOKS, Operation, tasks
-from streamops.records import FINAL, Deployment
-from streamops.recount import recount_job
+from streamops import snapshots
+from streamops.clients.airflow import Airflow, Run
+from streamops.clients.influx import Points
+from streamops.model import records
+from streamops.model.definitions import load
+from streamops.model.errors import RefusedError
+from streamops.model.records import FINAL, Deployment
+from streamops.operations.engine import list_operations
+from streamops.operations.follow import Runbooks
+from streamops.operations.operation import RUNBOOKS, Operation, tasks
+from streamops.recount.recounting import recount_job
 from streamops.settings import Settings
 from streamops.snapshots import marks
+from streamops.store import documents, jobs, keys
+from streamops.upkeep import scheduled, scratch
+from streamops.versions import artifacts
 from streamops_runtime import validate
 from streamops_runtime.local import local_spark
 from support import Operator, Servers, first_members, pythons, silent, works_again
@@ -189,10 +193,10 @@ def test_retention_removes_the_surplus_and_keeps_what_is_pinned(airflow, running
 def test_a_snapshot_that_is_due_is_taken_and_once(airflow, running):
     job = running
     key = keys.deployment(job.name, job.record().deployment)
-    found = records.read(job.store, key, Deployment)
+    found = documents.read(job.store, key, Deployment)
     assert found is not None
     older = found.value.created - timedelta(minutes=10)  # as if it had run that long
-    records.write(job.store, key, found.value.model_copy(update={"created": older}))
+    documents.write(job.store, key, found.value.model_copy(update={"created": older}))
     with at_work(job.settings, "scheduled_snapshots"):
         assert run_to_end(airflow, "scheduled_snapshots", {}).state == "success"
         first = scheduled.last_of(job.store, job.name)
@@ -332,7 +336,7 @@ def test_a_scheduler_that_dies_during_the_switch_leaves_a_run_that_ends_right(ai
 
 def upgraded(airflow: Airflow, job: FreshJob) -> Run:
     """A finished upgrade to what runs now: the last one, or another."""
-    done = records.read(job.store, keys.operation(job.name, job.record().changed_by), Operation)
+    done = documents.read(job.store, keys.operation(job.name, job.record().changed_by), Operation)
     if done is None or done.value.request.runbook != "upgrade_job" or done.value.owner.kind != "airflow":
         version = "v1" if job.record().version == "v2" else "v2"
         return run_to_end(airflow, "upgrade_job", {"job": job.name, "version": version, **COLD})

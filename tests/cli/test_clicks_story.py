@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from kafka import KafkaProducer
 
-from streamops.adapters.kafka import Ledger
+from streamops.clients.kafka import Ledger
 from streamops.settings import Settings
 
 COMMAND = Path(sys.executable).with_name("streamops")

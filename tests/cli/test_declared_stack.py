@@ -15,12 +15,12 @@ import yaml
 from kafka import KafkaProducer
 
 from fresh_job import wait_for, with_ledger
-from streamops import jobs
-from streamops.adapters.object_store import ObjectStore
-from streamops.errors import RefusedError
-from streamops.joblogs import Reader
-from streamops.records import State
+from streamops.model.errors import RefusedError
+from streamops.model.records import State
 from streamops.settings import REPOSITORY, Settings
+from streamops.store import jobs
+from streamops.store.joblogs import Reader
+from streamops.store.object_store import ObjectStore
 from support import Operator
 
 COMMAND = Path(sys.executable).with_name("streamops")

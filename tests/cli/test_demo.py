@@ -6,18 +6,19 @@ from pathlib import Path
 
 import pytest
 
+from demos import elasticity
+from demos.fleet import story as fleet_story
+from demos.report import elasticity as elasticity_page
+from demos.report import fleet as fleet_page
+from demos.upgrade import JOB, MEASUREMENTS, RATE, Demo, Options, summary, write
 from stack import lifecycle
-from stack.fleet import story as fleet_story
-from streamops import demo_elasticity, jobs
-from streamops.adapters.airflow import Airflow
-from streamops.adapters.object_store import ObjectStore
 from streamops.cli.story import start_stack
-from streamops.demo import JOB, MEASUREMENTS, RATE, Demo, Options, summary, write
-from streamops.follow import Runbooks
-from streamops.follow import request as asked
-from streamops.report import elasticity
-from streamops.report import fleet as fleet_page
+from streamops.clients.airflow import Airflow
+from streamops.operations.follow import Runbooks
+from streamops.operations.follow import request as asked
 from streamops.settings import Settings
+from streamops.store import jobs
+from streamops.store.object_store import ObjectStore
 from support import Operator, first_members
 
 pytestmark = pytest.mark.stack
@@ -72,11 +73,11 @@ def test_the_demo_tells_its_story(traffic: Settings, tmp_path: Path) -> None:
 def test_the_cluster_demo_tells_its_story(traffic: Settings, tmp_path: Path) -> None:
     quiet_s = 5.0
     base = Demo(traffic, Options(report=tmp_path), lambda line: None, lambda: lambda steps: None)
-    report = demo_elasticity.Elasticity(base, traffic_s=5, quiet_s=quiet_s).tell()
-    _, page = write(report, tmp_path, demo_elasticity.NAME, elasticity.page)
+    report = elasticity.Elasticity(base, traffic_s=5, quiet_s=quiet_s).tell()
+    _, page = write(report, tmp_path, elasticity.NAME, elasticity_page.page)
     assert report["recount"]["clean"], report["recount"]
     assert [item["name"] for item in report["events"]] == [
-        demo_elasticity.DOWN, "a member joins", "a member is killed", "a member leaves",
+        elasticity.DOWN, "a member joins", "a member is killed", "a member leaves",
     ]  # fmt: skip
     assert report["restart"]["unread"] > 0.9 * RATE * quiet_s
     assert report["restart"]["events"] > report["restart"]["unread"]

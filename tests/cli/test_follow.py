@@ -4,9 +4,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from streamops.errors import RefusedError
-from streamops.follow import request, spans, view
-from streamops.operations import Operation, Owner, StepRecord, plan
+from streamops.model.errors import RefusedError
+from streamops.model.owner import Owner
+from streamops.operations.follow import request, spans, view
+from streamops.operations.operation import Operation, StepRecord, plan
 
 T = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

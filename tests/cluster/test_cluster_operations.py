@@ -7,13 +7,15 @@ import pytest
 from fakes import checks
 from fakes.rig import JOB, Killed, Rig
 from fakes.walk import Walk, killer, points_of
-from streamops import bodies, jobs, keys, locks, receipts, snapshots
+from streamops import snapshots
 from streamops.cluster import record as cluster_record
-from streamops.errors import LockedError, RefusedError, SnapshotExistsError, StreamOpsError, UnreachableError
-from streamops.follow import request
-from streamops.names import CLUSTER
-from streamops.operations import Operation, Request, plan
-from streamops.records import State
+from streamops.model.errors import LockedError, RefusedError, SnapshotExistsError, StreamOpsError, UnreachableError
+from streamops.model.names import CLUSTER
+from streamops.model.records import State
+from streamops.operations import bodies, receipts
+from streamops.operations.follow import request
+from streamops.operations.operation import Operation, Request, plan
+from streamops.store import jobs, keys, locks
 
 ASKED: dict[str, dict[str, object]] = {
     "shutdown_cluster": {"snapshot": "evening"},

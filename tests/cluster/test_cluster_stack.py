@@ -15,19 +15,20 @@ from typing import Any
 import pytest
 
 from fresh_job import FreshJob, wait_for
-from streamops import artifacts, locks
-from streamops.adapters.airflow import Airflow
-from streamops.adapters.nodes import SupervisedNodes
-from streamops.adapters.object_store import ObjectStore
-from streamops.adapters.supervisor import Supervisor
 from streamops.cli.cluster import look
+from streamops.clients.airflow import Airflow
+from streamops.clients.supervisor import Supervisor
 from streamops.cluster import record as cluster_record
 from streamops.cluster.nodes import passwords
-from streamops.errors import RefusedError, StreamOpsError
-from streamops.follow import Runbooks, request
-from streamops.names import CLUSTER
-from streamops.operations import Operation
+from streamops.cluster.supervised_nodes import SupervisedNodes
+from streamops.model.errors import RefusedError, StreamOpsError
+from streamops.model.names import CLUSTER
+from streamops.operations.follow import Runbooks, request
+from streamops.operations.operation import Operation
 from streamops.settings import Settings
+from streamops.store import locks
+from streamops.store.object_store import ObjectStore
+from streamops.versions import artifacts
 from support import Operator, first_members, hosting, invariant, mark, works_again
 
 pytestmark = [pytest.mark.stack, pytest.mark.long]

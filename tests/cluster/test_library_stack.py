@@ -11,14 +11,15 @@ import pytest
 
 from fresh_fleet import LIBRARY, Fleet
 from fresh_job import as_root, wait_for
-from streamops import artifacts, jobs, keys, libraries
-from streamops.adapters.airflow import Airflow
-from streamops.adapters.influx import Points
-from streamops.adapters.object_store import ObjectStore
-from streamops.errors import StreamOpsError
-from streamops.follow import Runbooks, request
-from streamops.operations import Operation
+from streamops.clients.airflow import Airflow
+from streamops.clients.influx import Points
+from streamops.model.errors import StreamOpsError
+from streamops.operations.follow import Runbooks, request
+from streamops.operations.operation import Operation
 from streamops.settings import Settings
+from streamops.store import jobs, keys
+from streamops.store.object_store import ObjectStore
+from streamops.versions import artifacts, libraries
 from support import Operator, first_members
 
 pytestmark = [pytest.mark.stack, pytest.mark.long]

@@ -8,13 +8,14 @@ import httpx
 import pytest
 
 from fakes.nodes import PAGE, inventory
-from streamops.adapters.nodes import SupervisedNodes
-from streamops.adapters.spark import parse_master
 from streamops.cluster import nodes
-from streamops.cluster.membership import DOWN, Need, change, missing, present, require_capacity
-from streamops.definitions import Resources
-from streamops.errors import NotFoundError, RefusedError
+from streamops.cluster.capacity import Need, require_capacity
+from streamops.cluster.membership import change, missing, present
+from streamops.cluster.supervised_nodes import SupervisedNodes
+from streamops.model.definitions import Resources
+from streamops.model.errors import NotFoundError, RefusedError
 from streamops.settings import Settings
+from streamops.spark.master import DOWN, parse_master
 
 THREE = inventory(3, 1)
 TWO = ("node-1", "node-2")
@@ -31,15 +32,15 @@ def test_a_restarted_worker_is_one_member_and_its_dead_predecessor_none() -> Non
     master = parse_master({"status": "ALIVE", "workers": [worker(1, "DEAD", "old"), worker(1), worker(2, "DEAD")]})
     assert present(THREE, master) == ("node-1",)
     assert missing(THREE, master, TWO) == ("node-2",)
-    assert master.worker(THREE.node("node-1")).id == "worker-1"
-    assert master.worker(THREE.node("node-2")) is None
+    assert master.worker(THREE.node("node-1").page).id == "worker-1"
+    assert master.worker(THREE.node("node-2").page) is None
     assert present(THREE, DOWN) == ()
 
 
 def test_a_decommissioned_worker_is_no_member() -> None:
     master = parse_master({"status": "ALIVE", "workers": [worker(1), worker(2, "DECOMMISSIONED")]})
     assert present(THREE, master) == ("node-1",)
-    assert master.worker(THREE.node("node-2")).state == "DECOMMISSIONED"
+    assert master.worker(THREE.node("node-2").page).state == "DECOMMISSIONED"
 
 
 def test_drivers_belong_to_the_worker_that_hosts_them() -> None:
@@ -48,7 +49,7 @@ def test_drivers_belong_to_the_worker_that_hosts_them() -> None:
         {"id": "driver-2", "worker": "None", "state": "SUBMITTED"},
     ]}  # fmt: skip
     master = parse_master(data)
-    assert [driver.id for driver in master.drivers_on(master.worker(THREE.node("node-2")))] == ["driver-1"]
+    assert [driver.id for driver in master.drivers_on(master.worker(THREE.node("node-2").page))] == ["driver-1"]
     assert (master.drivers[0].since_ms, master.drivers[1].worker) == (17, "")
 
 

@@ -25,11 +25,11 @@ from fakes.fixtures import bucket, object_store_server, rig  # noqa: F401
 from fakes.rig import Rig
 from fresh_job import wait_for
 from stack import builds
-from streamops.adapters.nodes import SupervisedNodes
 from streamops.cluster import record as cluster_record
-from streamops.errors import RefusedError, StreamOpsError, UnreachableError
-from streamops.follow import request
-from streamops.operations import Operation
+from streamops.cluster.supervised_nodes import SupervisedNodes
+from streamops.model.errors import RefusedError, StreamOpsError, UnreachableError
+from streamops.operations.follow import request
+from streamops.operations.operation import Operation
 from streamops.settings import Settings
 
 pytestmark = pytest.mark.skipif(

@@ -7,12 +7,12 @@ from datetime import timedelta
 import pytest
 
 from fakes.rig import JOB, PATIENT, Rig
-from streamops import jobs, keys, locks, records
 from streamops.cluster import record as cluster_record
-from streamops.cluster.reconciler import Reconciler
-from streamops.engine import list_operations
-from streamops.errors import DamagedError, StreamOpsError
-from streamops.operations import Request
+from streamops.model.errors import DamagedError, StreamOpsError
+from streamops.operations.engine import list_operations
+from streamops.operations.operation import Request
+from streamops.store import documents, jobs, keys, locks
+from streamops.upkeep.reconciler import Reconciler
 
 
 def once(rig: Rig) -> list[str]:
@@ -37,7 +37,7 @@ def silent_long_ago(rig: Rig) -> None:
         process.join(30)
     status = jobs.status(rig.store, JOB, launch)
     old = status.model_copy(update={"updated": status.updated - timedelta(minutes=5)})
-    records.write(rig.store, keys.status(JOB, launch), old)
+    documents.write(rig.store, keys.status(JOB, launch), old)
 
 
 def test_nothing_is_said_when_everything_is_as_it_should_be(rig: Rig) -> None:

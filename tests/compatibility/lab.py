@@ -15,10 +15,10 @@ from typing import Any
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from streamops import compatibility
-from streamops.compatibility import Verdict
-from streamops.definitions import parse
-from streamops.fingerprints import Fingerprint
+from streamops.model.definitions import parse
+from streamops.versions import compatibility
+from streamops.versions.compatibility import Verdict
+from streamops.versions.fingerprints import Fingerprint
 from streamops_runtime.code import StageFunction
 from streamops_runtime.fingerprint import fingerprint
 

@@ -14,7 +14,7 @@ from pyspark.sql.streaming import StatefulProcessor
 
 from compatibility.lab import Event, Lab, final
 from compatibility.test_windows import AFTER, ALL, BEFORE, end, plain, stage, windowed
-from streamops import compatibility
+from streamops.versions import compatibility
 
 
 def by_site(clicks: DataFrame) -> DataFrame:
@@ -210,7 +210,7 @@ def test_a_short_time_to_live_of_the_old_version_still_ends_its_entries(lab: Lab
 
 
 def test_connection_parameters_and_sinks_are_no_part_of_the_state(lab: Lab) -> None:
-    from streamops.definitions import parse
+    from streamops.model.definitions import parse
     from streamops_runtime.code import StageFunction
     from streamops_runtime.fingerprint import fingerprint
 

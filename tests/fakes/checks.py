@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 from fakes.rig import JOB, Rig
-from streamops import jobs, locks, snapshots
+from streamops import snapshots
+from streamops.store import jobs, locks
 
 
 def one_writer(rig: Rig, version: str, deployment: int | None = None) -> None:

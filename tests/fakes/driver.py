@@ -17,11 +17,14 @@ from pathlib import Path
 
 import boto3
 
-from streamops import artifacts, checkpoints, jobs, keys, leases
-from streamops.adapters.object_store import ObjectStore
-from streamops.errors import LeaseLostError, UnhealthyError
-from streamops.records import Control, DriverStatus, StageStatus, State, now, read, write
+from streamops.model.errors import LeaseLostError, UnhealthyError
+from streamops.model.records import Control, DriverStatus, StageStatus, State, now
 from streamops.settings import Settings
+from streamops.spark import checkpoints
+from streamops.store import jobs, keys, leases
+from streamops.store.documents import read, write
+from streamops.store.object_store import ObjectStore
+from streamops.versions import artifacts
 
 WINDOW = 10
 BATCH_S = 0.25

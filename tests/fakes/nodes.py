@@ -6,9 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
 
-from streamops.cluster.membership import DOWN, Application, Driver, Master, Program, Worker
+from streamops.cluster.membership import Program
 from streamops.cluster.nodes import Inventory, parse
-from streamops.errors import StreamOpsError, UnreachableError
+from streamops.model.errors import StreamOpsError, UnreachableError
+from streamops.spark.master import DOWN, Application, Driver, Master, Worker
 
 PAGE = "http://127.0.0.1:{}"
 

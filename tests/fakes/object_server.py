@@ -20,9 +20,9 @@ from botocore.exceptions import BotoCoreError, ClientError
 from pydantic import SecretStr
 
 from stack import builds
-from streamops import identities
-from streamops.adapters.provision import Identity, ensure_bucket, ensure_identities
+from streamops.clients.provision import Identity, ensure_bucket, ensure_identities
 from streamops.settings import Settings
+from streamops.store import identities
 
 _roots: dict[str, tuple[str, SecretStr]] = {}  # by endpoint
 _jobs: dict[str, tuple[str, SecretStr]] = {}  # by bucket

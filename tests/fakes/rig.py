@@ -14,19 +14,23 @@ from typing import Any
 from fakes import driver, object_server
 from fakes.driver import WINDOW, point_key
 from fakes.nodes import Nodes
-from streamops import archives, jobs, keys, records
-from streamops.adapters.object_store import ObjectStore
-from streamops.artifacts import ArtifactManifest
-from streamops.definitions import Definition, parse
-from streamops.engine import Engine, Ports
-from streamops.errors import NotFoundError
-from streamops.fingerprints import Aggregate, Fingerprint, Key, Operator, Slot
-from streamops.operations import Operation as Operation
-from streamops.operations import Owner, Request, tasks
-from streamops.receipts import Receipt
-from streamops.records import FINAL
+from streamops.model import records
+from streamops.model.definitions import Definition, parse
+from streamops.model.errors import NotFoundError
+from streamops.model.owner import Owner
+from streamops.model.records import FINAL
+from streamops.operations.engine import Engine
+from streamops.operations.operation import Operation as Operation
+from streamops.operations.operation import Request, tasks
+from streamops.operations.ports import Ports
+from streamops.operations.receipts import Receipt
 from streamops.settings import Settings
-from streamops.submission import Submission
+from streamops.spark.submission import Submission
+from streamops.store import documents, jobs, keys
+from streamops.store.object_store import ObjectStore
+from streamops.versions import archives
+from streamops.versions.artifacts import ArtifactManifest
+from streamops.versions.fingerprints import Aggregate, Fingerprint, Key, Operator, Slot
 
 JOB = "sums"
 # Deadlines find what hangs on a busy machine; nothing is measured with them.
@@ -196,7 +200,7 @@ class Rig:
         )  # fmt: skip
         self.store.put(keys.artifact(job, version), artifact)
         self.store.put(keys.runtime(manifest.runtime_sha256), runtime)
-        records.write(self.store, keys.artifact_manifest(job, version), manifest)
+        documents.write(self.store, keys.artifact_manifest(job, version), manifest)
 
     def engine(self, at_point: Callable[[str, str], None] = lambda step, when: None, **changes: Any) -> Engine:
         """An engine of a process of its own, with the rig's ports; ``changes`` replace some of them."""

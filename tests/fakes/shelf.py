@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from fakes import object_server
 from fakes.driver import Stage
-from streamops import checkpoints, jobs, keys, records, snapshots
-from streamops.adapters.object_store import ObjectStore
-from streamops.records import Deployment, JobRecord, StageStart
+from streamops import snapshots
+from streamops.model import records
+from streamops.model.manifest import Manifest
+from streamops.model.records import Deployment, JobRecord, StageStart
 from streamops.settings import Settings
-from streamops.snapshots import Manifest, Origin
+from streamops.snapshots import Origin
+from streamops.spark import checkpoints
+from streamops.store import documents, jobs, keys
+from streamops.store.object_store import ObjectStore
 
 JOB = "sums"
 STAGES = ("a", "b")
@@ -34,9 +38,9 @@ class Shelf:
             created=records.now(), created_by="test", from_snapshot=from_snapshot,
             stages={name: StageStart(since_deployment=number) for name in STAGES},
         )  # fmt: skip
-        records.write(self.store, keys.deployment(self.job, number), deployment)
+        documents.write(self.store, keys.deployment(self.job, number), deployment)
         record = JobRecord(job=self.job, desired="running", version=f"v{number}", deployment=number)
-        records.write(self.store, keys.record(self.job), record)
+        documents.write(self.store, keys.record(self.job), record)
         checkpoints.mark_ready(self.store, keys.epoch_ready(self.job, number, 1), {}, "nothing")
         self.number = number
         place = {name: keys.stage(self.job, number, 1, name) for name in STAGES}

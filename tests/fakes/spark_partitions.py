@@ -13,9 +13,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from fakes.spark_queries import CONF
-from streamops import checkpoints
-from streamops.adapters.object_store import ObjectStore
 from streamops.settings import Settings
+from streamops.spark import checkpoints
+from streamops.store.object_store import ObjectStore
 from streamops_runtime import repartition
 
 KEYS, EVERY_MS, WINDOW_MS, ROWS = 7, 100, 10_000, 300

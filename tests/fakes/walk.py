@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from fakes import checks
 from fakes.rig import JOB, Killed, Rig
-from streamops.engine import Engine
-from streamops.operations import plan
+from streamops.operations.engine import Engine
+from streamops.operations.operation import plan
 
 Point = tuple[str, str]
 

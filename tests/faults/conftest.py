@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from fresh_job import FreshJob, publish_quickly, wait_for
-from streamops import jobs, locks
-from streamops.names import CLUSTER
-from streamops.operations import CLUSTER_RUNBOOKS
-from streamops.records import State
+from streamops.model.names import CLUSTER
+from streamops.model.records import State
+from streamops.operations.operation import CLUSTER_RUNBOOKS
 from streamops.settings import REPOSITORY, Settings
+from streamops.store import jobs, locks
 from support import Operator, Servers, pythons, works_again
 
 RATE, SYMBOLS = 1000, 20

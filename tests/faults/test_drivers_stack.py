@@ -12,10 +12,12 @@ import psutil
 import pytest
 
 from fresh_job import wait_for
-from streamops import artifacts, jobs, jvm, keys, leases, records
-from streamops.errors import UnhealthyError
-from streamops.records import Control, State
-from streamops.submission import Submission
+from streamops.model.errors import UnhealthyError
+from streamops.model.records import Control, State
+from streamops.spark import jvm
+from streamops.spark.submission import Submission
+from streamops.store import documents, jobs, keys, leases
+from streamops.versions import artifacts
 from support import drivers, invariant, mark, of_launch, works_again
 
 EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
@@ -111,7 +113,7 @@ def take_over(job, operator) -> None:
     launch = f"takeover-{uuid.uuid4().hex[:8]}"
     deployment = jobs.deployment(job.store, job.name, record.deployment)
     version = artifacts.load_manifest(job.store, job.name, deployment.version)
-    records.write(job.store, keys.control(job.name, launch), Control(command="run", sequence=1), new=True)
+    documents.write(job.store, keys.control(job.name, launch), Control(command="run", sequence=1), new=True)
     jobs.change(job.store, job.name, {"launch": launch, "changed_by": launch})
     leases.grant(job.store, job.name, launch, record.deployment)
     operator.ports().submitter.submit(

@@ -17,11 +17,12 @@ import pytest
 
 from fresh_job import wait_for
 from stack import lifecycle, ready
-from streamops import jobs, snapshots
-from streamops.adapters.nodes import SupervisedNodes
-from streamops.errors import LockedError
-from streamops.follow import request
-from streamops.operations import Operation
+from streamops import snapshots
+from streamops.cluster.supervised_nodes import SupervisedNodes
+from streamops.model.errors import LockedError
+from streamops.operations.follow import request
+from streamops.operations.operation import Operation
+from streamops.store import jobs
 from support import first_members, hosting, invariant, mark, works_again
 
 pytestmark = [pytest.mark.stack, pytest.mark.full]

@@ -7,9 +7,10 @@ import uuid
 import pytest
 
 from fault_proxy import Faults, Proxy
-from streamops import keys, snapshots
-from streamops.adapters.object_store import ObjectStore
-from streamops.errors import SnapshotRefusedError, UnreachableError
+from streamops import snapshots
+from streamops.model.errors import SnapshotRefusedError, UnreachableError
+from streamops.store import keys
+from streamops.store.object_store import ObjectStore
 from support import attempts, invariant, mark
 
 pytestmark = [pytest.mark.stack, pytest.mark.full]

@@ -14,11 +14,15 @@ from kafka import TopicPartition
 from kafka.admin import KafkaAdminClient
 
 from fresh_job import FreshJob, publish_quickly, wait_for, with_ledger
-from streamops import checkpoints, jobs, keys, probation, receipts, snapshots
-from streamops.errors import SnapshotRefusedError, UnhealthyError
-from streamops.operations import Owner, Request
-from streamops.records import State
+from streamops import snapshots
+from streamops.model.errors import SnapshotRefusedError, UnhealthyError
+from streamops.model.owner import Owner
+from streamops.model.records import State
+from streamops.operations import probation, receipts
+from streamops.operations.operation import Request
 from streamops.settings import REPOSITORY
+from streamops.spark import checkpoints
+from streamops.store import jobs, keys
 from support import Operator, Servers, drivers, invariant, mark, works_again
 
 pytestmark = [pytest.mark.stack, pytest.mark.full]

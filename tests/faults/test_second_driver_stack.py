@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import pytest
 
 from fresh_job import FreshJob, publish_quickly, wait_for
-from streamops import jobs, keys, records
-from streamops.cluster.reconciler import Reconciler
-from streamops.operations import Owner
-from streamops.records import DriverStatus, State
-from streamops.recount import recount_job
+from streamops.model.owner import Owner
+from streamops.model.records import DriverStatus, State
+from streamops.recount.recounting import recount_job
+from streamops.store import documents, jobs, keys
+from streamops.upkeep.reconciler import Reconciler
 from support import Operator, mark, pythons, works_again
 
 pytestmark = [pytest.mark.stack, pytest.mark.full, pytest.mark.long]
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.stack, pytest.mark.full, pytest.mark.long]
 
 def second(job: FreshJob) -> DriverStatus | None:
     launch = job.record().launch
-    found = records.read(job.store, keys.second_driver(job.name, launch), DriverStatus) if launch else None
+    found = documents.read(job.store, keys.second_driver(job.name, launch), DriverStatus) if launch else None
     return found.value if found else None
 
 

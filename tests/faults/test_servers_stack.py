@@ -7,8 +7,8 @@ import time
 import pytest
 
 from fresh_job import wait_for
-from streamops.errors import UnreachableError
-from streamops.records import State
+from streamops.model.errors import UnreachableError
+from streamops.model.records import State
 from support import invariant, mark, works_again
 
 pytestmark = [pytest.mark.stack, pytest.mark.full]

@@ -10,12 +10,13 @@ import uuid
 import pytest
 
 from fresh_job import publish_quickly, wait_for
-from streamops import keys, records, snapshots
-from streamops.adapters.object_store import Copied, ObjectStore
-from streamops.errors import LockedError, UnhealthyError
-from streamops.operations import plan
-from streamops.records import Control
+from streamops import snapshots
+from streamops.model.errors import LockedError, UnhealthyError
+from streamops.model.records import Control
+from streamops.operations.operation import plan
 from streamops.settings import Settings
+from streamops.store import documents, keys
+from streamops.store.object_store import Copied, ObjectStore
 from support import Killed, attempts, invariant, mark, pythons, works_again
 
 pytestmark = pytest.mark.stack
@@ -80,7 +81,7 @@ def test_an_upgrade_killed_at_every_point_is_finished_by_its_retries(job, operat
     assert (record.version, record.launch) == (wanted, operation)
     assert record.deployment == old.last_deployment + 1
     assert [name for name, found in done.steps.items() if found.finished is None] == []
-    control = records.read(job.store, keys.control(job.name, old.launch), Control)
+    control = documents.read(job.store, keys.control(job.name, old.launch), Control)
     assert (control.value.command, control.value.sequence) == ("stop", 2)  # run, then one stop, whatever was retried
     if not done.facts("reserve")["cold"] and seed == 1:
         assert done.facts("submit")["adopted"]  # never two drivers of one launch

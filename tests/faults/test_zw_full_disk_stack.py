@@ -13,7 +13,7 @@ import pytest
 from fresh_job import wait_for
 from streamops import snapshots
 from streamops.cluster import record as cluster_record
-from streamops.records import FINAL, DriverStatus, State
+from streamops.model.records import FINAL, DriverStatus, State
 from support import first_members, invariant, mark, on_cluster, works_again
 
 pytestmark = [

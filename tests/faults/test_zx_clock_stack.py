@@ -9,8 +9,8 @@ import pytest
 
 from fakes.clock import other_clock
 from fresh_job import wait_for
-from streamops.adapters.nodes import SupervisedNodes
-from streamops.records import now
+from streamops.cluster.supervised_nodes import SupervisedNodes
+from streamops.model.records import now
 from support import first_members, hosting, invariant, mark, on_cluster
 
 pytestmark = [pytest.mark.stack, pytest.mark.long]

@@ -11,13 +11,13 @@ import pytest
 from runbooks import housekept, paused
 from stack import lifecycle, postgres
 from stack.programs import AIRFLOW
-from streamops import jobs
-from streamops.adapters.airflow import Airflow
-from streamops.adapters.object_store import ObjectStore
-from streamops.cluster.checks import known
-from streamops.follow import Runbooks, request
-from streamops.operations import RUNBOOKS
+from streamops.clients.airflow import Airflow
+from streamops.operations.cluster_checks import known
+from streamops.operations.follow import Runbooks, request
+from streamops.operations.operation import RUNBOOKS
 from streamops.settings import REPOSITORY
+from streamops.store import jobs
+from streamops.store.object_store import ObjectStore
 from support import invariant, mark
 
 pytestmark = [pytest.mark.stack, pytest.mark.long]

@@ -7,10 +7,11 @@ import uuid
 import pytest
 
 from fresh_job import wait_for
-from streamops import checkpoints, snapshots
-from streamops.adapters.influx import Points
-from streamops.errors import RefusedError
-from streamops.recount import recount_job
+from streamops import snapshots
+from streamops.clients.influx import Points
+from streamops.model.errors import RefusedError
+from streamops.recount.recounting import recount_job
+from streamops.spark import checkpoints
 from support import invariant, mark, pythons
 
 pytestmark = [pytest.mark.stack, pytest.mark.long]

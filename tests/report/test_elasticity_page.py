@@ -3,9 +3,9 @@
 import re
 import xml.etree.ElementTree as ET
 
+from demos.elasticity import DOWN, summary
+from demos.report.elasticity import page
 from report.sample_report import sample_report
-from streamops.demo_elasticity import DOWN, summary
-from streamops.report.elasticity import page
 
 
 def sample() -> dict:

@@ -5,9 +5,9 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
+from demos.report.svg import Line, number, panel, ticks
+from demos.report.upgrade import page
 from report.sample_report import sample_report
-from streamops.report.svg import Line, number, panel, ticks
-from streamops.report.upgrade import page
 
 
 def test_page_shows_the_values_of_the_report():

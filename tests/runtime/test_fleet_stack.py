@@ -10,7 +10,7 @@ import pytest
 
 from fresh_fleet import Fleet
 from fresh_job import wait_for
-from streamops.records import DriverStatus
+from streamops.model.records import DriverStatus
 from streamops.settings import Settings
 from support import Operator, pythons
 

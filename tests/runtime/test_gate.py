@@ -9,7 +9,7 @@ from datetime import datetime
 import pytest
 from pyspark.sql import Row
 
-from streamops.errors import LeaseLostError, StreamOpsError, UnreachableError
+from streamops.model.errors import LeaseLostError, StreamOpsError, UnreachableError
 from streamops_runtime.gate import RETRY_FOR_S, Gate, Mode, StopAtBoundary
 from streamops_runtime.sinks import Sink
 

@@ -9,8 +9,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from stack import builds
-from streamops import jvm, local_spark
 from streamops.settings import ENV_FILE
+from streamops.spark import jvm, local_spark
 
 
 def test_a_local_session_maps_the_archive_of_classes(spark: SparkSession) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from streamops.errors import DefinitionError, UnreachableError
+from streamops.model.errors import DefinitionError, UnreachableError
 from streamops_runtime.work import permanent
 
 STAGE = "Job aborted due to stage failure: Task 3 in stage 12.0 failed 4 times, most recent failure: "

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from stack.fleet.beta import Pings, handler
-from streamops.checkpoints import parse_offsets
+from demos.fleet.beta import Pings, handler
+from streamops.spark.checkpoints import parse_offsets
 from streamops_runtime.csv_tail import CsvTailReader
 from streamops_runtime.http_poll import HttpReader
 

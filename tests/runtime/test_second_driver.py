@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from datetime import UTC, datetime, timedelta
 
-from streamops.records import DriverStatus, State
+from streamops.model.records import DriverStatus, State
 from streamops_runtime.second_driver import MOST_REST_S, RESTED_S, SILENT_S, SPEAKS_S, Rest, Watch, listens
 
 BEGUN = datetime(2026, 11, 23, tzinfo=UTC)

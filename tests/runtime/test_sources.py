@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from streamops.definitions import Source
-from streamops.errors import DefinitionError
+from streamops.model.definitions import Source
+from streamops.model.errors import DefinitionError
 from streamops.recount.events import EventReader
 from streamops_runtime.sources import accepted, schema_of
 from streamops_runtime.validate import RECORD

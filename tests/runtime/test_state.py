@@ -18,14 +18,18 @@ from typer.testing import CliRunner
 from fakes import object_server, spark_queries, spark_state
 from fakes.spark_state import FILES, KEYS, PARTITIONS, ROWS, key
 from stack import builds
-from streamops import checkpoints, keys, records, snapshots, state
-from streamops.adapters.object_store import ObjectStore
+from streamops import snapshots
 from streamops.cli import app
-from streamops.errors import CheckpointError, RefusedError, SnapshotRefusedError, UnhealthyError
-from streamops.records import Deployment, JobRecord, StageStart
+from streamops.model import records
+from streamops.model.errors import CheckpointError, RefusedError, SnapshotRefusedError, UnhealthyError
+from streamops.model.manifest import Manifest
+from streamops.model.records import Deployment, JobRecord, StageStart
 from streamops.settings import REPOSITORY, Settings
-from streamops.snapshots import Manifest, Origin, marks, verification
-from streamops.state import Choice, Place
+from streamops.snapshots import Origin, marks, state, verification
+from streamops.snapshots.state import Choice, Place
+from streamops.spark import checkpoints
+from streamops.store import documents, keys
+from streamops.store.object_store import ObjectStore
 from streamops_runtime import state as reader
 
 # One process: the queries that write the state run once.
@@ -59,8 +63,8 @@ class Job:
             job=JOB, number=1, version="v1", artifact_sha256="a" * 64, runtime_sha256="r" * 64,
             created=records.now(), created_by="test", stages={name: StageStart(since_deployment=1) for name in STAGES},
         )  # fmt: skip
-        records.write(self.store, keys.deployment(JOB, 1), self.deployment)
-        records.write(self.store, keys.record(JOB), JobRecord(job=JOB, desired="running", version="v1", deployment=1))
+        documents.write(self.store, keys.deployment(JOB, 1), self.deployment)
+        documents.write(self.store, keys.record(JOB), JobRecord(job=JOB, desired="running", version="v1", deployment=1))
         for stage in STAGES:
             for file in (written / stage).rglob("*"):
                 if file.is_file() and not file.name.startswith("."):  # those are of the local file system

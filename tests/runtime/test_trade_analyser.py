@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from streamops.definitions import Definition, load
+from streamops.model.definitions import Definition, load
 from streamops_runtime import code
 
 DIRECTORY = Path(__file__).resolve().parents[2] / "spark_jobs" / "trade_analyser"

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from streamops import fingerprints
-from streamops.definitions import load
-from streamops.errors import DefinitionError, NotFoundError
-from streamops.template import write_new
+from streamops.model.definitions import load
+from streamops.model.errors import DefinitionError, NotFoundError
+from streamops.versions import fingerprints
+from streamops.versions.template import write_new
 from streamops_runtime.rehearse import rehearse
 from streamops_runtime.validate import check
 from streamops_runtime.validate import fingerprints as take

@@ -12,12 +12,12 @@ import pytest
 
 from fakes.clock import other_clock
 from fakes.fixtures import bucket, object_store_server  # noqa: F401
-from streamops.adapters.object_store import ObjectStore
 from streamops.settings import Settings
+from streamops.store.object_store import ObjectStore
 
 TALK = """
 import json, sys, time
-from streamops.adapters.object_store import ObjectStore
+from streamops.store.object_store import ObjectStore
 from streamops.settings import Settings
 store = ObjectStore(Settings(**json.load(sys.stdin)))
 etag = store.put("a", b"1", if_absent=True)

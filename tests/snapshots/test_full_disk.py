@@ -13,7 +13,7 @@ import pytest
 from fakes import object_server
 from fakes.rig import Rig
 from streamops import snapshots
-from streamops.errors import StreamOpsError
+from streamops.model.errors import StreamOpsError
 
 pytestmark = [
     pytest.mark.full,

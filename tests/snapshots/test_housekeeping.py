@@ -7,13 +7,17 @@ from datetime import timedelta
 import pytest
 
 from fakes.shelf import JOB, Shelf
-from streamops import housekeeping, jobs, keys, locks, records, snapshots
-from streamops.artifacts import ArtifactManifest
-from streamops.definitions import Keep, parse
-from streamops.errors import LockedError, RefusedError
-from streamops.operations import Operation, Owner, Request
+from streamops import snapshots
+from streamops.model import records
+from streamops.model.definitions import Keep, parse
+from streamops.model.errors import LockedError, RefusedError
+from streamops.model.owner import Owner
+from streamops.operations.operation import Operation, Request
 from streamops.snapshots import marks
 from streamops.snapshots.marks import Check
+from streamops.store import documents, jobs, keys, locks
+from streamops.upkeep import housekeeping
+from streamops.versions.artifacts import ArtifactManifest
 
 ADA = Owner(kind="cli", run_id="x", user="ada")
 
@@ -90,7 +94,7 @@ def test_what_an_operation_under_way_needs_stays(shelf: Shelf) -> None:
     request = Request(runbook="deploy_job", job="fork", version="v1", from_snapshot=f"{JOB}/s1", fork=True)
     moment = records.now()
     operation = Operation(id="op-1", request=request, owner=ADA, created=moment, updated=moment)
-    records.write(shelf.store, keys.operation("fork", "op-1"), operation)
+    documents.write(shelf.store, keys.operation("fork", "op-1"), operation)
     locks.acquire(shelf.store, "fork", "op-1", "deploy_job", ADA, nobody, moment)
     assert "s1" not in prune(shelf, Keep(last=1))
     locks.release(shelf.store, "fork", "op-1")
@@ -113,7 +117,7 @@ def test_an_abandoned_operation_is_not_hidden_by_retention(shelf: Shelf) -> None
     moment = records.now()
     request = Request(runbook="snapshot_job", job=JOB, snapshot="s1")
     operation = Operation(id="op-1", request=request, owner=ADA, created=moment, updated=moment)
-    records.write(shelf.store, keys.operation(JOB, "op-1"), operation)
+    documents.write(shelf.store, keys.operation(JOB, "op-1"), operation)
     locks.acquire(shelf.store, JOB, "op-1", "snapshot_job", ADA, nobody, moment - timedelta(hours=1))
     with pytest.raises(LockedError, match="op-1 of job sums was abandoned"):
         prune(shelf, Keep(last=1))
@@ -142,5 +146,5 @@ def test_the_rule_comes_from_the_running_version(shelf: Shelf) -> None:
         job=JOB, version="v1", artifact_sha256="a", runtime_sha256="r", size=1, definition=definition,
         published=records.now(),
     )  # fmt: skip
-    records.write(shelf.store, keys.artifact_manifest(JOB, "v1"), manifest)
+    documents.write(shelf.store, keys.artifact_manifest(JOB, "v1"), manifest)
     assert housekeeping.keep_of(shelf.store, JOB) == Keep(last=2, daily=7)

@@ -13,12 +13,16 @@ from pydantic import SecretStr
 from fakes import object_server
 from fakes.rig import definition
 from fakes.shelf import JOB, Shelf
-from streamops import archives, artifacts, keys, libraries, records, snapshots
-from streamops.adapters.object_store import ObjectStore
-from streamops.artifacts import ArtifactManifest
-from streamops.errors import NotFoundError, PublishedError, SnapshotExistsError, SnapshotRefusedError
+from streamops import snapshots
+from streamops.model import records
+from streamops.model.errors import NotFoundError, PublishedError, SnapshotExistsError, SnapshotRefusedError
+from streamops.model.manifest import Manifest
 from streamops.settings import Settings
-from streamops.snapshots import Manifest, portable, verification
+from streamops.snapshots import portable, verification
+from streamops.store import documents, keys
+from streamops.store.object_store import ObjectStore
+from streamops.versions import archives, artifacts, libraries
+from streamops.versions.artifacts import ArtifactManifest
 
 CODE, RUNTIME = b"the artifact " * 1000, b"the runtime " * 1000
 
@@ -37,16 +41,16 @@ class Elsewhere:
 def shelf(bucket: Settings) -> Shelf:
     found = Shelf(bucket)
     code, runtime = archives.sha256(CODE), archives.sha256(RUNTIME)
-    deployment = records.read(found.store, keys.deployment(JOB, 1), records.Deployment).value
+    deployment = documents.read(found.store, keys.deployment(JOB, 1), records.Deployment).value
     changed = deployment.model_copy(update={"artifact_sha256": code, "runtime_sha256": runtime})
-    records.write(found.store, keys.deployment(JOB, 1), changed)
+    documents.write(found.store, keys.deployment(JOB, 1), changed)
     found.store.put(keys.artifact(JOB, "v1"), CODE)
     found.store.put(keys.runtime(runtime), RUNTIME)
     manifest = ArtifactManifest(
         job=JOB, version="v1", artifact_sha256=code, runtime_sha256=runtime, size=len(CODE),
         definition=definition("v1", ("a", "b")), published=records.now(),
     )  # fmt: skip
-    records.write(found.store, keys.artifact_manifest(JOB, "v1"), manifest)
+    documents.write(found.store, keys.artifact_manifest(JOB, "v1"), manifest)
     found.batches(6)
     return found
 
@@ -196,7 +200,7 @@ def test_what_is_there_already_is_never_overwritten(shelf: Shelf, packed: tuple[
         portable.load(shelf.store, packed[1])  # at home the name is taken by the original
     other = Elsewhere(shelf.settings)
     version = artifacts.load_manifest(shelf.store, JOB, "v1").model_copy(update={"artifact_sha256": "0" * 64})
-    records.write(other.store, keys.artifact_manifest(JOB, "v1"), version)
+    documents.write(other.store, keys.artifact_manifest(JOB, "v1"), version)
     with pytest.raises(PublishedError, match="other content"):
         portable.load(other.store, packed[1], trust=True)
     assert nothing_there(other.store)
@@ -208,8 +212,8 @@ def test_the_shared_library_comes_along_and_another_of_its_name_is_refused(shelf
     (source / "library.yaml").write_text("library: shared\nversion: v1\n")
     (source / "shared.py").write_text("A = 1\n")
     use = libraries.publish(shelf.store, source).use
-    deployment = records.read(shelf.store, keys.deployment(JOB, 1), records.Deployment).value
-    records.write(shelf.store, keys.deployment(JOB, 1), deployment.model_copy(update={"library": use}))
+    deployment = documents.read(shelf.store, keys.deployment(JOB, 1), records.Deployment).value
+    documents.write(shelf.store, keys.deployment(JOB, 1), deployment.model_copy(update={"library": use}))
     assert shelf.take("s").shared_library == use
     path = tmp_path / "s.tar"
     portable.export(shelf.store, JOB, "s", path)

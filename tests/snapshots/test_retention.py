@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from streamops.definitions import Keep
+from streamops.model.definitions import Keep
 from streamops.snapshots.retention import Candidate, Verdict, decide
 
 NOW = datetime(2026, 3, 16, 12, 30, tzinfo=UTC)  # a Monday

@@ -6,10 +6,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from streamops import definitions, schedules
-from streamops.definitions import Snapshots
-from streamops.errors import DefinitionError
-from streamops.schedules import due
+from streamops.model import definitions, schedules
+from streamops.model.definitions import Snapshots
+from streamops.model.errors import DefinitionError
+from streamops.model.schedules import due
 
 HOURLY, CRON = Snapshots(every="1 hour"), Snapshots(cron="30 2 * * 1-5")
 LONG_AGO = datetime(2026, 1, 1, tzinfo=UTC)

@@ -7,10 +7,13 @@ from datetime import timedelta
 import pytest
 
 from fakes.shelf import JOB, Shelf
-from streamops import checkpoints, keys, records, snapshots
-from streamops.errors import NotFoundError, SnapshotExistsError, SnapshotRefusedError
-from streamops.snapshots import Manifest
+from streamops import snapshots
+from streamops.model import records
+from streamops.model.errors import NotFoundError, SnapshotExistsError, SnapshotRefusedError
+from streamops.model.manifest import Manifest
 from streamops.snapshots.removal import KEPT
+from streamops.spark import checkpoints
+from streamops.store import keys
 
 
 @pytest.fixture

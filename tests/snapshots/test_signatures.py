@@ -13,11 +13,12 @@ from pydantic import SecretStr
 from fakes.shelf import JOB, Shelf
 from stack import configure, private
 from stack.layout import Layout
-from streamops import keys, snapshots
-from streamops.adapters.object_store import ObjectStore
-from streamops.errors import SignatureError, SnapshotRefusedError, StreamOpsError
-from streamops.signatures import Keyring, canonical
-from streamops.snapshots import manifest as manifests
+from streamops import snapshots
+from streamops.model import manifest as manifests
+from streamops.model.errors import SignatureError, SnapshotRefusedError, StreamOpsError
+from streamops.model.signatures import Keyring, canonical
+from streamops.store import keys
+from streamops.store.object_store import ObjectStore
 
 
 def key(name: str) -> str:

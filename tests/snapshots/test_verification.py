@@ -7,14 +7,17 @@ from datetime import timedelta
 import pytest
 
 from fakes.shelf import JOB, Shelf
-from streamops import housekeeping, keys, records, snapshots
-from streamops.adapters.object_store import ObjectStore
-from streamops.definitions import Keep
-from streamops.errors import SnapshotRefusedError, UnreachableError
+from streamops import snapshots
+from streamops.model import records
+from streamops.model.definitions import Keep
+from streamops.model.errors import SnapshotRefusedError, UnreachableError
+from streamops.model.manifest import Manifest
 from streamops.snapshots import marks, verification
 from streamops.snapshots.difference import diff
-from streamops.snapshots.manifest import Manifest
 from streamops.snapshots.marks import Check, Checks
+from streamops.store import keys
+from streamops.store.object_store import ObjectStore
+from streamops.upkeep import housekeeping
 
 
 @pytest.fixture

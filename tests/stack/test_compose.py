@@ -13,7 +13,7 @@ from stack import builds, configure, private
 from stack.compose import container, engine, host
 from stack.layout import PORTS, REPOSITORY
 from stack.programs import AIRFLOW
-from streamops.errors import RefusedError
+from streamops.model.errors import RefusedError
 
 COMPOSE: dict[str, Any] = yaml.safe_load((REPOSITORY / "docker-compose.yaml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]

@@ -14,7 +14,7 @@ import pytest
 from stack import builds
 from stack.compose import engine
 from stack.compose.engine import Engine, Needs, Port
-from streamops.errors import NotFoundError, RefusedError, UnreachableError
+from streamops.model.errors import NotFoundError, RefusedError, UnreachableError
 
 GIB = 1024**3
 PROGRAM = """#!{python}

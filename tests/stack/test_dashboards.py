@@ -15,10 +15,10 @@ import yaml
 from stack.compose import dashboards
 from stack.layout import REPOSITORY, Layout
 from stack.private import prepare_env
-from streamops import timeline
-from streamops.adapters.influx import Points
-from streamops.names import CLUSTER
-from streamops.receipts import Receipt
+from streamops.clients.influx import Points
+from streamops.model.names import CLUSTER
+from streamops.operations import timeline
+from streamops.operations.receipts import Receipt
 from streamops.settings import Settings
 
 GRAFANA = REPOSITORY / "include" / "stack" / "compose" / "grafana"

@@ -8,9 +8,9 @@ import time
 from itertools import islice
 from pathlib import Path
 
-from stack.fleet import alpha, beta
-from stack.fleet.recount import compare, expected
-from stack.fleet.vehicles import CITIES, SPEED_KMH, Vehicle, distance_km, drives, read_ledger
+from demos.fleet import alpha, beta
+from demos.fleet.recount import compare, expected
+from demos.fleet.vehicles import CITIES, SPEED_KMH, Vehicle, distance_km, drives, read_ledger
 
 
 def positions(seed: int, rounds: int = 200) -> list[tuple[str, float, float]]:

@@ -17,8 +17,8 @@ import psutil
 import pytest
 
 from stack.trades import sequence
-from streamops.adapters.kafka import Ledger
-from streamops.errors import NotFoundError, UnreachableError
+from streamops.clients.kafka import Ledger
+from streamops.model.errors import NotFoundError, UnreachableError
 from streamops.settings import REPOSITORY, Settings
 
 pytestmark = [pytest.mark.stack, pytest.mark.full]

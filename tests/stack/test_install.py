@@ -15,7 +15,7 @@ from typing import IO
 import pytest
 
 from stack import builds, install
-from streamops import jvm
+from streamops.spark import jvm
 
 
 def test_everything_that_the_local_stack_runs_is_set_up_by_default() -> None:

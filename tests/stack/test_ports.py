@@ -11,7 +11,7 @@ import pytest
 
 from stack import lifecycle, ports
 from stack.layout import PORTS, Layout
-from streamops.errors import RefusedError
+from streamops.model.errors import RefusedError
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from stack import builds, configure, lifecycle, ports, postgres, supervision
 from stack.layout import PORTS, Layout
 from stack.private import prepare_env, read_pairs
 from stack.programs import Traffic, programs
-from streamops.errors import NotFoundError, RefusedError, StreamOpsError
+from streamops.model.errors import NotFoundError, RefusedError, StreamOpsError
 
 
 @pytest.fixture

@@ -13,11 +13,11 @@ import pytest
 
 from stack.generator import Trades
 from stack.trade_log import TradeLog
-from streamops.adapters.influx import Points, line
-from streamops.adapters.kafka import Ledger
-from streamops.definitions import InfluxSink, Recount, Source
-from streamops.errors import StreamOpsError, UnreachableError
-from streamops.recount import StagePlan, recount_source
+from streamops.clients.influx import Points, line
+from streamops.clients.kafka import Ledger
+from streamops.model.definitions import InfluxSink, Recount, Source
+from streamops.model.errors import StreamOpsError, UnreachableError
+from streamops.recount.recounting import StagePlan, recount_source
 from streamops.recount.report import Comparison, Measured, verdict
 from streamops.settings import Settings
 

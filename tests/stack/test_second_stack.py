@@ -16,10 +16,10 @@ from kafka import KafkaProducer
 from fresh_job import FreshJob, wait_for, with_ledger
 from stack import lifecycle
 from streamops import snapshots
-from streamops.adapters.kafka import Ledger
-from streamops.adapters.object_store import ObjectStore
-from streamops.recount import recount_job
+from streamops.clients.kafka import Ledger
+from streamops.recount.recounting import recount_job
 from streamops.settings import Settings
+from streamops.store.object_store import ObjectStore
 from support import Operator, works_again
 
 pytestmark = [pytest.mark.stack, pytest.mark.long]

@@ -18,12 +18,12 @@ from stack import configure, lifecycle, supervision
 from stack.layout import Layout
 from stack.private import read_pairs
 from stack.programs import GENERATOR, Traffic
-from streamops.adapters.kafka import Ledger
-from streamops.adapters.object_store import ObjectStore
-from streamops.adapters.supervisor import Supervisor
+from streamops.clients.kafka import Ledger
+from streamops.clients.supervisor import Supervisor
 from streamops.cluster import record as cluster_record
-from streamops.errors import UnreachableError
+from streamops.model.errors import UnreachableError
 from streamops.settings import Settings
+from streamops.store.object_store import ObjectStore
 
 pytestmark = [pytest.mark.stack, pytest.mark.full]
 

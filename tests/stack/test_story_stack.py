@@ -12,12 +12,14 @@ import pytest
 from airflow_page import AirflowPage, browser
 from fresh_job import FreshJob, wait_for
 from runbooks import begun, clear, ended, free, log, operation, run_to_end, secrets_shown, states, working_job
-from streamops import artifacts, jobs, snapshots
-from streamops.adapters.airflow import Airflow, Run
-from streamops.adapters.nodes import SupervisedNodes
+from streamops import snapshots
+from streamops.clients.airflow import Airflow, Run
 from streamops.cluster.membership import present
-from streamops.operations import RUNBOOKS, tasks
+from streamops.cluster.supervised_nodes import SupervisedNodes
+from streamops.operations.operation import RUNBOOKS, tasks
 from streamops.settings import REPOSITORY, Settings
+from streamops.store import jobs
+from streamops.versions import artifacts
 from support import Operator, first_members, pythons, works_again
 
 pytestmark = [pytest.mark.stack, pytest.mark.ui]

@@ -10,13 +10,13 @@ import pytest
 from selenium.webdriver.common.by import By
 
 from airflow_page import AirflowPage, browser
+from demos.fleet.vehicles import Ping, Vehicle
 from fresh_job import wait_for
-from stack.fleet.vehicles import Ping, Vehicle
-from streamops.adapters.airflow import Airflow
-from streamops.adapters.influx import Points, wide_line
-from streamops.adapters.object_store import ObjectStore
-from streamops.follow import Runbooks
+from streamops.clients.airflow import Airflow
+from streamops.clients.influx import Points, wide_line
+from streamops.operations.follow import Runbooks
 from streamops.settings import REPOSITORY, Settings
+from streamops.store.object_store import ObjectStore
 
 pytestmark = [pytest.mark.stack, pytest.mark.ui, pytest.mark.full]
 

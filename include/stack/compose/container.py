@@ -15,10 +15,10 @@ from pathlib import Path
 from stack import builds, configure, programs, ready, supervision
 from stack.layout import Layout
 from stack.private import endpoints, render_pairs, write_private
-from streamops.adapters.object_store import ObjectStore
 from streamops.cluster import nodes, record
-from streamops.errors import NotFoundError, StreamOpsError
+from streamops.model.errors import NotFoundError, StreamOpsError
 from streamops.settings import Settings
+from streamops.store.object_store import ObjectStore
 
 SECRETS = Path("/run/secrets")
 NODES = tuple(f"node-{number}" for number in range(1, len(programs.WORKERS + programs.SPARE_WORKERS) + 1))

@@ -25,8 +25,8 @@ from grafana_foundation_sdk.models.common import (
 )
 from grafana_foundation_sdk.models.dashboard import AnnotationTarget
 
-from streamops.names import CLUSTER
-from streamops.timeline import MEASUREMENT
+from streamops.model.names import CLUSTER
+from streamops.operations.timeline import MEASUREMENT
 
 TARGET = Path(__file__).parent / "grafana" / "dashboards"
 SOURCE = DataSourceRef(type_val="influxdb", uid="streamops-influxdb")  # as provisioned

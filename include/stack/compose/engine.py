@@ -17,7 +17,7 @@ from typing import Any
 
 from stack import builds, ports
 from stack.layout import REPOSITORY
-from streamops.errors import NotFoundError, RefusedError, UnreachableError
+from streamops.model.errors import NotFoundError, RefusedError, UnreachableError
 
 # Engine 20.10 is the oldest that limits the memory of containers on control groups 2, which today's systems have.
 OLDEST_API, OLDEST_ENGINE = (1, 41), "20.10"

@@ -10,9 +10,11 @@ from typing import Annotated
 
 import typer
 
-from streamops import artifacts, definitions, libraries, local_spark, template
 from streamops.cli import console
-from streamops.errors import DefinitionError, NotFoundError
+from streamops.model import definitions
+from streamops.model.errors import DefinitionError, NotFoundError
+from streamops.spark import local_spark
+from streamops.versions import artifacts, libraries, template
 
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The job's directory.")]
 Version = Annotated[

@@ -10,14 +10,16 @@ import typer
 from pydantic import ValidationError
 from rich.markup import escape
 
-from streamops import artifacts, compatibility, fingerprints, jobs, libraries, snapshots, verdicts
-from streamops.artifacts import ArtifactManifest
+from streamops import snapshots
 from streamops.cli import console
-from streamops.compatibility import Outcome, Verdict
-from streamops.definitions import Param
-from streamops.errors import DefinitionError, NotFoundError, RefusedError
-from streamops.fingerprints import Fingerprint
-from streamops.names import checked
+from streamops.model.definitions import Param
+from streamops.model.errors import DefinitionError, NotFoundError, RefusedError
+from streamops.model.names import checked
+from streamops.store import jobs
+from streamops.versions import artifacts, compatibility, fingerprints, libraries, verdicts
+from streamops.versions.artifacts import ArtifactManifest
+from streamops.versions.compatibility import Outcome, Verdict
+from streamops.versions.fingerprints import Fingerprint
 
 Stages = Mapping[str, Fingerprint | None]
 _COLOURS: dict[Outcome, str] = {

@@ -9,15 +9,15 @@ from typing import Annotated, Any
 
 import typer
 
-from streamops import jobs
-from streamops.adapters.nodes import SupervisedNodes
-from streamops.adapters.object_store import ObjectStore
 from streamops.cli import console, verbs
 from streamops.cluster import record as cluster_record
-from streamops.cluster.checks import should_run
+from streamops.cluster.supervised_nodes import SupervisedNodes
 from streamops.cluster.view import View, view
-from streamops.errors import RefusedError
+from streamops.model.errors import RefusedError
+from streamops.operations.cluster_checks import should_run
 from streamops.settings import Settings
+from streamops.store import jobs
+from streamops.store.object_store import ObjectStore
 
 app = console.noun("Show the cluster; shut it down, start it again, or scale it.")
 Timeout = Annotated[int | None, typer.Option("--timeout", metavar="S", help="Seconds until the jobs must work.")]

@@ -20,9 +20,9 @@ from rich.markup import escape
 from rich.table import Table
 from typer.core import TyperGroup
 
-from streamops.adapters.object_store import ObjectStore
-from streamops.errors import NotFoundError, StreamOpsError
+from streamops.model.errors import NotFoundError, StreamOpsError
 from streamops.settings import ENV_FILE, Settings
+from streamops.store.object_store import ObjectStore
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -7,16 +7,18 @@ from typing import Annotated
 
 import typer
 
-from streamops import artifacts, declared, jobs, keys, records, snapshots
-from streamops.adapters.object_store import ObjectStore
-from streamops.applying import Action, Present, PresentJob, decide
-from streamops.cli import console, verbs
+from streamops import snapshots
+from streamops.cli import console, declared, verbs
+from streamops.cli.applying import Action, Present, PresentJob, decide
+from streamops.cli.declared import Declared, DeclaredCluster, DeclaredJob
 from streamops.cluster import nodes
 from streamops.cluster import record as cluster_record
-from streamops.declared import Declared, DeclaredCluster, DeclaredJob
-from streamops.errors import NotFoundError, RefusedError
-from streamops.records import Deployment
+from streamops.model.errors import NotFoundError, RefusedError
+from streamops.model.records import Deployment
 from streamops.settings import Settings
+from streamops.store import documents, jobs, keys
+from streamops.store.object_store import ObjectStore
+from streamops.versions import artifacts
 
 CHANGES = 2  # exit code of diff
 
@@ -29,8 +31,8 @@ def apply(
     ],
 ) -> None:
     """Bring jobs, snapshots and the cluster to what files declare; a second time changes nothing."""
-    documents = [(path, item) for path in files for item in declared.load(path)]  # all are right before one is applied
-    for path, item in documents:
+    wanted = [(path, item) for path in files for item in declared.load(path)]  # all are right before one is applied
+    for path, item in wanted:
         for action in decide(item, present(console.settings(), item)):
             console.say(shown(action))
             if action.changes:
@@ -87,7 +89,7 @@ def present(settings: Settings, item: Declared) -> Present:
 
 def present_job(store: ObjectStore, job: str) -> PresentJob:
     """What is there of one job."""
-    found = [records.read(store, info.key, Deployment) for info in store.list(keys.deployments(job))]
+    found = [documents.read(store, info.key, Deployment) for info in store.list(keys.deployments(job))]
     return PresentJob(
         record=jobs.record(store, job),
         deployments=tuple(item.value for item in found if item),

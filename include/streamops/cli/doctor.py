@@ -6,15 +6,15 @@ from collections.abc import Iterator
 
 import typer
 
-from streamops import keys
-from streamops.adapters.airflow import Airflow
-from streamops.adapters.dashboard import Dashboard
-from streamops.adapters.kafka import Ledger
-from streamops.adapters.object_store import ObjectStore
 from streamops.cli import console
-from streamops.errors import NotFoundError, StreamOpsError
-from streamops.operations import RUNBOOKS
+from streamops.clients.airflow import Airflow
+from streamops.clients.dashboard import Dashboard
+from streamops.clients.kafka import Ledger
+from streamops.model.errors import NotFoundError, StreamOpsError
+from streamops.operations.operation import RUNBOOKS
 from streamops.settings import Settings
+from streamops.store import keys
+from streamops.store.object_store import ObjectStore
 
 
 def doctor(json: console.Json = False) -> None:

@@ -7,13 +7,14 @@ import socket
 import uuid
 from collections.abc import Callable
 
-from streamops.adapters.airflow import Airflow
-from streamops.adapters.object_store import ObjectStore
 from streamops.cli import operations
-from streamops.errors import LockedError, StreamOpsError
-from streamops.operations import Operation, Owner, Request
-from streamops.ports import OwnersPort
+from streamops.clients.airflow import Airflow
+from streamops.model.errors import LockedError, StreamOpsError
+from streamops.model.owner import Owner
+from streamops.operations.operation import Operation, Request
+from streamops.operations.ports import OwnersPort
 from streamops.settings import Settings
+from streamops.store.object_store import ObjectStore
 
 _ANSWER_S = 5.0
 

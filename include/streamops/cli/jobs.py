@@ -10,17 +10,19 @@ from typing import Annotated, TypeVar
 import typer
 from pydantic import BaseModel
 
-from streamops import artifacts, keys, locks, records
-from streamops import jobs as job_state
-from streamops.adapters.kafka import Ledger
-from streamops.adapters.object_store import ObjectStore
-from streamops.advice import SILENT_S, Advice, Look, advise
 from streamops.cli import console
-from streamops.errors import DamagedError, NotFoundError
-from streamops.names import checked
-from streamops.operations import Owner
-from streamops.records import FINAL, Deployment, DriverStatus, JobRecord, Lease, Offsets, State
+from streamops.cli.advice import SILENT_S, Advice, Look, advise
+from streamops.clients.kafka import Ledger
+from streamops.model import records
+from streamops.model.errors import DamagedError, NotFoundError
+from streamops.model.names import checked
+from streamops.model.owner import Owner
+from streamops.model.records import FINAL, Deployment, DriverStatus, JobRecord, Lease, Offsets, State
 from streamops.settings import Settings
+from streamops.store import documents, keys, locks
+from streamops.store import jobs as job_state
+from streamops.store.object_store import ObjectStore
+from streamops.versions import artifacts
 
 app = console.noun("List, show, pause or resume jobs.")
 
@@ -161,7 +163,7 @@ def read_job(store: ObjectStore, job: str) -> tuple[JobRecord, Deployment | None
         NotFoundError: there is no such job; the message names those that are there.
     """
     checked("job", job)
-    record = records.read(store, keys.record(job), JobRecord)
+    record = documents.read(store, keys.record(job), JobRecord)
     if record is None:
         known = job_state.names(store)
         if job in known:
@@ -174,7 +176,7 @@ def read_job(store: ObjectStore, job: str) -> tuple[JobRecord, Deployment | None
 
 
 def _value(store: ObjectStore, key: str, model: type[M]) -> M | None:
-    found = records.read(store, key, model)
+    found = documents.read(store, key, model)
     return found.value if found else None
 
 
@@ -189,7 +191,7 @@ def two_looks(settings: Settings, store: ObjectStore, record: JobRecord, deploym
     try:
         for wait in (0.0, LOOK_S):
             time.sleep(wait)  # the interval that is measured
-            status = records.read(store, keys.status(record.job, record.launch), DriverStatus)
+            status = documents.read(store, keys.status(record.job, record.launch), DriverStatus)
             if status:
                 ends: Offsets = {name: ledger.end_offsets(topic) for name, topic in topics.items()}
                 found.append(Look(records.now(), status.value, ends))

@@ -7,11 +7,12 @@ from typing import Annotated
 
 import typer
 
-from streamops import jobs, libraries
-from streamops.adapters.object_store import ObjectStore
 from streamops.cli import console
-from streamops.errors import NotFoundError
-from streamops.libraries import LibraryManifest
+from streamops.model.errors import NotFoundError
+from streamops.store import jobs
+from streamops.store.object_store import ObjectStore
+from streamops.versions import libraries
+from streamops.versions.libraries import LibraryManifest
 
 app = console.noun("List shared libraries, or publish one.")
 

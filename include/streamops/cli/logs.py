@@ -8,17 +8,18 @@ from typing import Annotated
 
 import typer
 
-from streamops import joblogs, keys, records
-from streamops.adapters import worker_logs
-from streamops.adapters.object_store import ObjectStore
-from streamops.adapters.spark import SparkSubmitter
 from streamops.cli import console
 from streamops.cli.jobs import read_job
 from streamops.cli.prove import moment
-from streamops.errors import RefusedError, UnreachableError
-from streamops.joblogs import Line
-from streamops.records import DriverStatus
+from streamops.model import records
+from streamops.model.errors import RefusedError, UnreachableError
+from streamops.model.records import DriverStatus
 from streamops.settings import Settings
+from streamops.spark import worker_logs
+from streamops.spark.submitter import SparkSubmitter
+from streamops.store import documents, joblogs, keys
+from streamops.store.joblogs import Line
+from streamops.store.object_store import ObjectStore
 
 POLL_S = 1.0
 
@@ -75,7 +76,7 @@ class Executors:
     def _apps(self) -> dict[str, str]:
         found = {}
         for launch in keys.names_in(self._store.prefixes(keys.launches(self._job))):
-            status = records.read(self._store, keys.status(self._job, launch), DriverStatus)
+            status = documents.read(self._store, keys.status(self._job, launch), DriverStatus)
             if status and status.value.app_id:
                 found[status.value.app_id] = launch
         return found

@@ -7,20 +7,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from streamops import keys, records
-from streamops.adapters.airflow import Airflow
-from streamops.adapters.object_store import ObjectStore
 from streamops.cli import console
-from streamops.errors import NotFoundError, UnreachableError
-from streamops.follow import view
-from streamops.jobs import names
-from streamops.names import CLUSTER, checked, label
-from streamops.operations import Operation, Owner
+from streamops.clients.airflow import Airflow
+from streamops.model.errors import NotFoundError, UnreachableError
+from streamops.model.names import CLUSTER, checked, label
+from streamops.model.owner import Owner
+from streamops.operations.follow import view
+from streamops.operations.operation import Operation
 from streamops.settings import Settings
+from streamops.store import documents, keys
+from streamops.store.jobs import names
+from streamops.store.object_store import ObjectStore
 
 if TYPE_CHECKING:
-    from streamops.engine import Engine
-    from streamops.ports import OwnersPort
+    from streamops.operations.engine import Engine
+    from streamops.operations.ports import OwnersPort
 
 app = console.noun("List, show, resume or abort operations.")
 Id = Annotated[str, typer.Argument(metavar="ID", help="The operation, as 'streamops operations' lists it.")]
@@ -33,7 +34,7 @@ def list_(
     json: console.Json = False,
 ) -> None:
     """List operations, newest last."""
-    from streamops.engine import list_operations
+    from streamops.operations.engine import list_operations
 
     if job is not None:
         checked("job", job)
@@ -102,7 +103,7 @@ def find(store: ObjectStore, operation_id: str) -> Operation:
     """An operation by its id, whatever its job. Raises NotFoundError."""
     checked("snapshot", operation_id)
     for job in [CLUSTER, *names(store)]:
-        found = records.read(store, keys.operation(job, operation_id), Operation)
+        found = documents.read(store, keys.operation(job, operation_id), Operation)
         if found:
             return found.value
     raise NotFoundError(f"There is no operation {operation_id!r}; 'streamops operations' lists them.")
@@ -136,8 +137,8 @@ def engine(
     Raises:
         UnreachableError: a server that is needed to judge the owner does not answer.
     """
-    from streamops.engine import Engine
-    from streamops.local import local_ports
+    from streamops.operations.engine import Engine
+    from streamops.wiring import local_ports
 
     if not settings.spark_home:
         raise UnreachableError("This host cannot submit drivers (SPARK_HOME is empty); run this where the stack is.")

@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from streamops.cli.console import duration
-from streamops.follow import StepState, StepView
+from streamops.operations.follow import StepState, StepView
 
 _SIGNS: dict[StepState, str] = {
     "waiting": "[dim]·[/]",

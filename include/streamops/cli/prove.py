@@ -8,16 +8,18 @@ from typing import Annotated
 
 import typer
 
-from streamops import artifacts, jobs, keys, records
-from streamops.adapters.kafka import Ledger
-from streamops.adapters.object_store import ObjectStore
 from streamops.cli import console
-from streamops.errors import NotFoundError, RefusedError
-from streamops.names import checked
-from streamops.records import Deployment, JobRecord, Offsets
-from streamops.recount import recount_job
+from streamops.clients.kafka import Ledger
+from streamops.model import records
+from streamops.model.errors import NotFoundError, RefusedError
+from streamops.model.names import checked
+from streamops.model.records import Deployment, JobRecord, Offsets
+from streamops.recount.recounting import recount_job
 from streamops.recount.report import Report
 from streamops.settings import Settings
+from streamops.store import documents, jobs, keys
+from streamops.store.object_store import ObjectStore
+from streamops.versions import artifacts
 
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
@@ -93,9 +95,9 @@ def since_offsets(settings: Settings, store: ObjectStore, job: str, at: datetime
     Raises:
         NotFoundError: the job was never deployed.
     """
-    record = records.read(store, keys.record(job), JobRecord)
+    record = documents.read(store, keys.record(job), JobRecord)
     number = record.value.deployment if record else 0
-    deployment = records.read(store, keys.deployment(job, number), Deployment) if number else None
+    deployment = documents.read(store, keys.deployment(job, number), Deployment) if number else None
     if deployment is None:
         raise NotFoundError(f"Job {job} has never been deployed; 'streamops jobs' lists those that were.")
     definition = artifacts.load_manifest(store, job, deployment.value.version).definition

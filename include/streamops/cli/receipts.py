@@ -6,13 +6,14 @@ from typing import Annotated
 
 import typer
 
-from streamops import keys, receipts, records
-from streamops.adapters.object_store import ObjectStore
 from streamops.cli import console
-from streamops.errors import NotFoundError
-from streamops.jobs import names
-from streamops.names import CLUSTER, checked, label
-from streamops.receipts import Receipt
+from streamops.model.errors import NotFoundError
+from streamops.model.names import CLUSTER, checked, label
+from streamops.operations import receipts
+from streamops.operations.receipts import Receipt
+from streamops.store import documents, keys
+from streamops.store.jobs import names
+from streamops.store.object_store import ObjectStore
 
 app = console.noun("List receipts, or show one.")
 
@@ -60,5 +61,5 @@ def show(
 
 def read_all(store: ObjectStore, job: str) -> list[Receipt]:
     """All receipts of a job."""
-    found = (records.read(store, info.key, Receipt) for info in store.list(keys.receipts(job)))
+    found = (documents.read(store, info.key, Receipt) for info in store.list(keys.receipts(job)))
     return [item.value for item in found if item]

@@ -11,17 +11,18 @@ import typer
 from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-from streamops import housekeeping, jobs, scratch
 from streamops import snapshots as catalogue
-from streamops.adapters.object_store import ObjectStore
 from streamops.cli import console, operations
 from streamops.cli.operations import Owners
-from streamops.definitions import Keep
-from streamops.errors import RefusedError, SnapshotRefusedError, UnhealthyError
-from streamops.names import checked
-from streamops.operations import Owner
-from streamops.records import now
+from streamops.model.definitions import Keep
+from streamops.model.errors import RefusedError, SnapshotRefusedError, UnhealthyError
+from streamops.model.names import checked
+from streamops.model.owner import Owner
+from streamops.model.records import now
 from streamops.snapshots import difference, marks, portable, verification
+from streamops.store import jobs
+from streamops.store.object_store import ObjectStore
+from streamops.upkeep import housekeeping, scratch
 
 app = console.noun("List, show, verify, keep and remove snapshots.")
 
@@ -300,8 +301,8 @@ def import_(
 @console.guarded
 def schedule(json: console.Json = False) -> None:
     """Show each job's schedule, and how its last scheduled snapshot went."""
-    from streamops import scheduled
-    from streamops.schedules import due
+    from streamops.model.schedules import due
+    from streamops.upkeep import scheduled
 
     store, moment = console.store(), now()
     found: list[dict[str, Any]] = []

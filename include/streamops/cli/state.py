@@ -10,14 +10,14 @@ import typer
 from rich.markup import escape
 
 from streamops import snapshots as catalogue
-from streamops import state as reading
-from streamops.adapters.object_store import ObjectStore
 from streamops.cli import console
 from streamops.cli.jobs import read_job
 from streamops.cli.snapshots import address
-from streamops.errors import RefusedError
-from streamops.names import checked
-from streamops.state import Choice, Found, Place
+from streamops.model.errors import RefusedError
+from streamops.model.names import checked
+from streamops.snapshots import state as reading
+from streamops.snapshots.state import Choice, Found, Place
+from streamops.store.object_store import ObjectStore
 
 Bring = Callable[[Path], Place]
 

@@ -8,12 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
-from streamops import demo as demo_module
-from streamops import demo_elasticity
+from demos import elasticity, upgrade
+from demos.report import elasticity as elasticity_page
+from demos.report import fleet as fleet_page
 from streamops.cli import console, stack
 from streamops.cli.progress import Progress
-from streamops.report import elasticity
-from streamops.report import fleet as fleet_page
 from streamops.settings import Settings
 
 
@@ -44,21 +43,21 @@ def demo(
         _fleet()
         return
     settings = start_stack()
-    options = demo_module.Options(traffic_before, traffic_after)
-    base = demo_module.Demo(settings, options, console.say, lambda: Progress(console.out, live=False).show)
+    options = upgrade.Options(traffic_before, traffic_after)
+    base = upgrade.Demo(settings, options, console.say, lambda: Progress(console.out, live=False).show)
     if told is Told.ELASTICITY:
-        report = demo_elasticity.Elasticity(base).tell()
-        written = demo_module.write(report, options.report, demo_elasticity.NAME, elasticity.page)
-        lines, commands = demo_elasticity.summary(report), ("cluster", "receipts", f"jobs show {demo_module.JOB}")
+        report = elasticity.Elasticity(base).tell()
+        written = upgrade.write(report, options.report, elasticity.NAME, elasticity_page.page)
+        lines, commands = elasticity.summary(report), ("cluster", "receipts", f"jobs show {upgrade.JOB}")
     else:
         report = base.tell()
-        written = demo_module.write(report, options.report)
+        written = upgrade.write(report, options.report)
         lines, commands = (
-            demo_module.summary(report),
+            upgrade.summary(report),
             (
-                f"jobs show {demo_module.JOB}",
-                f"snapshots {demo_module.JOB}",
-                f"recount {demo_module.JOB} --since 2m",
+                f"jobs show {upgrade.JOB}",
+                f"snapshots {upgrade.JOB}",
+                f"recount {upgrade.JOB} --since 2m",
             ),
         )
     _end(report, written, lines, commands)
@@ -78,15 +77,15 @@ def _end(report: dict[str, Any], written: tuple[Path, Path], lines: list[str], c
 
 
 def _fleet() -> None:
+    from demos.fleet import story
     from stack import lifecycle
-    from stack.fleet import story
 
     console.say("== Start the stack")
     settings = lifecycle.up(say=console.say, generator=False)
     lifecycle.fleet_start()
     fleet = story.FleetStory(settings, console.say, lambda: Progress(console.out, live=False).show)
     report = fleet.tell(lifecycle.fleet_stop)
-    written = demo_module.write(report, demo_module.Options().report, story.NAME, fleet_page.page)
+    written = upgrade.write(report, upgrade.Options().report, story.NAME, fleet_page.page)
     lifecycle.fleet_start()  # so that the map is alive
     commands = (f"logs {story.JOB} --follow", "libraries", f"jobs show {story.JOB}")
     _end(report, written, story.summary(report), commands)
@@ -99,5 +98,5 @@ def start_stack() -> Settings:
 
     console.say("== Start the stack")
     settings = lifecycle.up(say=console.say)
-    lifecycle.generator_start(traffic=Traffic(rate=demo_module.RATE))
+    lifecycle.generator_start(traffic=Traffic(rate=upgrade.RATE))
     return settings

@@ -8,13 +8,14 @@ from typing import Annotated, Any
 import typer
 import yaml
 
-from streamops.adapters.airflow import Airflow
-from streamops.adapters.object_store import ObjectStore
 from streamops.cli import console, here, operations
 from streamops.cli.progress import Progress
-from streamops.errors import RefusedError
-from streamops.follow import Runbooks, request
-from streamops.operations import Operation, Owner, Request, plan
+from streamops.clients.airflow import Airflow
+from streamops.model.errors import RefusedError
+from streamops.model.owner import Owner
+from streamops.operations.follow import Runbooks, request
+from streamops.operations.operation import Operation, Request, plan
+from streamops.store.object_store import ObjectStore
 
 Job = Annotated[str, typer.Argument(metavar="JOB", help="The job.")]
 AcceptLoss = Annotated[
@@ -208,8 +209,8 @@ def run(json: bool, runbook: str, *, without_airflow: bool = False, **values: An
 
 def preview(json: bool, asked: Request) -> None:
     """Check a request without acting: what its first step says, and the plan that the real run carries out."""
-    from streamops.engine import Engine
-    from streamops.local import local_ports
+    from streamops.operations.engine import Engine
+    from streamops.wiring import local_ports
 
     settings, said = console.settings(), list[str]()
     ports = local_ports(settings, operations.Owners(settings))

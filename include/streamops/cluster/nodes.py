@@ -8,9 +8,9 @@ from typing import Annotated
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from streamops.definitions import Memory
-from streamops.errors import NotFoundError, RefusedError
-from streamops.names import NODE
+from streamops.model.definitions import Memory
+from streamops.model.errors import NotFoundError, RefusedError
+from streamops.model.names import NODE
 
 MAX_INVENTORY_BYTES = 256 * 1024
 NodeName = Annotated[str, Field(pattern=f"^{NODE.pattern}$")]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from streamops.cluster.membership import Driver, Master
-from streamops.records import FINAL, DriverStatus
+from streamops.model.records import FINAL, DriverStatus
+from streamops.spark.master import Driver, Master
 
 
 def unclaimed(master: Master, statuses: Iterable[DriverStatus | None]) -> tuple[Driver, ...]:

@@ -7,10 +7,10 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from streamops import keys, records
-from streamops.adapters.object_store import ObjectStore
 from streamops.cluster.nodes import Inventory
-from streamops.errors import ConflictError
+from streamops.model.errors import ConflictError
+from streamops.store import documents, keys
+from streamops.store.object_store import ObjectStore
 
 State = Literal["running", "stopping", "stopped", "starting"]
 _TRIES = 10
@@ -35,7 +35,7 @@ class ClusterRecord(BaseModel):
 
 def read(store: ObjectStore) -> ClusterRecord:
     """The record; that of a cluster that was never operated on when there is none."""
-    found = records.read(store, keys.cluster(), ClusterRecord)
+    found = documents.read(store, keys.cluster(), ClusterRecord)
     return found.value if found else ClusterRecord()
 
 
@@ -46,13 +46,13 @@ def change(store: ObjectStore, update: Mapping[str, object]) -> ClusterRecord:
         ConflictError: others kept changing it.
     """
     for _ in range(_TRIES):
-        found = records.read(store, keys.cluster(), ClusterRecord)
+        found = documents.read(store, keys.cluster(), ClusterRecord)
         old = found.value if found else ClusterRecord()
         new = old.model_copy(update=dict(update))
         if found and new == old:
             return old
         try:
-            records.write(store, keys.cluster(), new, over=found.etag if found else None, new=found is None)
+            documents.write(store, keys.cluster(), new, over=found.etag if found else None, new=found is None)
         except ConflictError:
             continue
         return new

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from streamops.cluster.membership import Master, present
+from streamops.cluster.membership import present
 from streamops.cluster.nodes import Inventory
 from streamops.cluster.record import ClusterRecord
-from streamops.submission import mebibytes
+from streamops.spark.master import Master
+from streamops.spark.submission import mebibytes
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class View:
 def host_of(inventory: Inventory, master: Master, driver: str) -> str | None:
     """The node that hosts a driver, by Spark's id of it; None when the master does not hold it."""
     worker = master.worker_of(driver)
-    return next((node.name for node in inventory.nodes if (one := master.worker(node)) and one.id == worker), None)
+    return next((node.name for node in inventory.nodes if (one := master.worker(node.page)) and one.id == worker), None)
 
 
 def view(inventory: Inventory, record: ClusterRecord, master: Master, drivers: Mapping[str, str], version: str) -> View:
@@ -56,7 +57,7 @@ def view(inventory: Inventory, record: ClusterRecord, master: Master, drivers: M
     names = {application.id: application.name for application in master.applications}
     members = []
     for node in inventory.nodes:
-        worker = master.worker(node)
+        worker = master.worker(node.page)
         if worker is None:
             state = "missing" if node.name in wanted and record.state == "running" else "spare"
             state = "stopped" if node.name in wanted and record.state == "stopped" else state

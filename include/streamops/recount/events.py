@@ -17,8 +17,8 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 
-from streamops.definitions import Source, milliseconds
-from streamops.errors import DefinitionError
+from streamops.model.definitions import Source, milliseconds
+from streamops.model.errors import DefinitionError
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)

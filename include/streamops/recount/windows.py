@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from streamops.definitions import Recount, milliseconds
+from streamops.model.definitions import Recount, milliseconds
 from streamops.recount.events import Events
 
 Value = int | float

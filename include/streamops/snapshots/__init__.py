@@ -1,18 +1,19 @@
-"""Snapshots: named, immutable, signed and verified copies of all stages of a job at a commit boundary."""
+"""Snapshots: named, immutable, signed and verified copies of all stages of a job at a commit boundary.
+
+May import ``versions``, ``spark`` and what lies below, and neither ``cluster`` nor ``recount``.
+
+Entry points: the functions below; ``verification``, ``portable`` (a snapshot as a file), ``retention``, ``state``.
+"""
 
 from streamops.snapshots.catalogue import Entry, commit_manifest, entries, find, list, load, read, require_free_name
 from streamops.snapshots.integrity import verify
 from streamops.snapshots.leftovers import remove_leftovers
-from streamops.snapshots.manifest import Manifest, ManifestObject, ManifestStage
 from streamops.snapshots.removal import remove, removed, sweep, undelete
 from streamops.snapshots.restoring import require_usable, restore
 from streamops.snapshots.taking import Origin, export, require_space
 
 __all__ = [
     "Entry",
-    "Manifest",
-    "ManifestObject",
-    "ManifestStage",
     "Origin",
     "commit_manifest",
     "entries",

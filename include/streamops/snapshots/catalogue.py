@@ -7,10 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
 
-from streamops import checkpoints, keys
-from streamops.adapters.object_store import ObjectInfo, ObjectStore
-from streamops.errors import ConflictError, NotFoundError, SnapshotExistsError, SnapshotRefusedError
-from streamops.snapshots.manifest import Manifest, parse
+from streamops.model.errors import ConflictError, NotFoundError, SnapshotExistsError, SnapshotRefusedError
+from streamops.model.manifest import Manifest, parse
+from streamops.spark import checkpoints
+from streamops.store import keys
+from streamops.store.object_store import ObjectInfo, ObjectStore
 
 
 @dataclass(frozen=True)

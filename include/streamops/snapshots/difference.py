@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from streamops.records import Offsets
-from streamops.snapshots.manifest import Manifest, ManifestStage
+from streamops.model.manifest import Manifest, ManifestStage
+from streamops.model.records import Offsets
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,11 @@ import hashlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from streamops import checkpoints
-from streamops.adapters.object_store import ObjectStore
-from streamops.errors import NotFoundError, SnapshotRefusedError, StreamOpsError, UnreachableError
+from streamops.model.errors import NotFoundError, SnapshotRefusedError, StreamOpsError, UnreachableError
+from streamops.model.manifest import Manifest, ManifestObject
 from streamops.snapshots import catalogue
-from streamops.snapshots.manifest import Manifest, ManifestObject
+from streamops.spark import checkpoints
+from streamops.store.object_store import ObjectStore
 
 
 def verify(store: ObjectStore, manifest: Manifest) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from streamops import keys
-from streamops.adapters.object_store import ObjectStore
 from streamops.snapshots import catalogue, removal
+from streamops.store import keys
+from streamops.store.object_store import ObjectStore
 
 
 def remove_leftovers(

@@ -7,11 +7,11 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from streamops import keys, records
-from streamops.adapters.object_store import ObjectStore
-from streamops.errors import ConflictError
-from streamops.records import now
+from streamops.model.errors import ConflictError
+from streamops.model.records import now
 from streamops.snapshots import catalogue
+from streamops.store import documents, keys
+from streamops.store.object_store import ObjectStore
 
 How = Literal["headers", "read back", "state", "restored"]
 _OBJECTS = ("headers", "read back")
@@ -72,7 +72,7 @@ def _when(check: Check) -> datetime:
 def pin(store: ObjectStore, job: str, name: str, reason: str, by: str) -> None:
     """Keep a snapshot whatever the rule says. Raises NotFoundError, SnapshotRefusedError."""
     catalogue.load(store, job, name)
-    records.write(store, keys.snapshot_pin(job, name), Pin(reason=reason, by=by, when=now()))
+    documents.write(store, keys.snapshot_pin(job, name), Pin(reason=reason, by=by, when=now()))
 
 
 def unpin(store: ObjectStore, job: str, name: str) -> bool:
@@ -84,7 +84,7 @@ def unpin(store: ObjectStore, job: str, name: str) -> bool:
 
 def pinned(store: ObjectStore, job: str, name: str) -> Pin | None:
     """The pin of a snapshot."""
-    found = records.read(store, keys.snapshot_pin(job, name), Pin)
+    found = documents.read(store, keys.snapshot_pin(job, name), Pin)
     return found.value if found else None
 
 
@@ -96,11 +96,11 @@ def note(store: ObjectStore, job: str, name: str, check: Check) -> None:
     """
     key = keys.snapshot_check(job, name)
     for _ in range(_TRIES):
-        found = records.read(store, key, Checks)
+        found = documents.read(store, key, Checks)
         old = _of(found.value, check.attempt) if found else {}
         value = Checks(checks={**old, check.how: check})
         try:
-            records.write(store, key, value, over=found.etag if found else None, new=found is None)
+            documents.write(store, key, value, over=found.etag if found else None, new=found is None)
         except ConflictError:
             continue
         return
@@ -109,7 +109,7 @@ def note(store: ObjectStore, job: str, name: str, check: Check) -> None:
 
 def checks(store: ObjectStore, job: str, name: str, attempt: str) -> Checks:
     """What verifications found of this very snapshot, not of an earlier one of the name."""
-    found = records.read(store, keys.snapshot_check(job, name), Checks)
+    found = documents.read(store, keys.snapshot_check(job, name), Checks)
     return Checks(checks=_of(found.value, attempt) if found else {})
 
 

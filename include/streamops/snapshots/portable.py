@@ -21,18 +21,14 @@ from typing import IO
 
 from pydantic import ValidationError
 
-from streamops import artifacts, keys, libraries, records
-from streamops.adapters.object_store import ObjectStore
-from streamops.artifacts import ArtifactManifest
-from streamops.errors import (
-    ConflictError,
-    NotFoundError,
-    PublishedError,
-    SnapshotRefusedError,
-)
-from streamops.names import SCRATCH
+from streamops.model.errors import ConflictError, NotFoundError, PublishedError, SnapshotRefusedError
+from streamops.model.manifest import Manifest, ManifestObject, decode, parse, validate
+from streamops.model.names import SCRATCH
 from streamops.snapshots import catalogue, integrity
-from streamops.snapshots.manifest import Manifest, ManifestObject, decode, parse, validate
+from streamops.store import documents, keys
+from streamops.store.object_store import ObjectStore
+from streamops.versions import artifacts, libraries
+from streamops.versions.artifacts import ArtifactManifest
 
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
 _MANIFEST, _VERSION = "manifest.json", "version.json"
@@ -217,7 +213,7 @@ def _publish(
     if version.job.startswith(SCRATCH):
         raise SnapshotRefusedError(f"{source} is of {version.job}; such names belong to restore tests, not to jobs.")
     key = keys.artifact_manifest(version.job, version.version)
-    found = records.read(store, key, ArtifactManifest)
+    found = documents.read(store, key, ArtifactManifest)
     if found and found.value.artifact_sha256 != version.artifact_sha256:
         raise PublishedError(
             f"Version {version.version} of {version.job} is published here with other content, so this snapshot "
@@ -242,7 +238,7 @@ def _publish(
     if found:
         return False
     try:
-        records.write(store, key, version, new=True)
+        documents.write(store, key, version, new=True)
     except ConflictError:
         return False
     return True

@@ -13,12 +13,13 @@ from datetime import datetime, timedelta
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from streamops import checkpoints, keys
-from streamops.adapters.object_store import ObjectStore, Version
-from streamops.errors import ConflictError, NotFoundError, SnapshotExistsError, SnapshotRefusedError
-from streamops.records import now
+from streamops.model.errors import ConflictError, NotFoundError, SnapshotExistsError, SnapshotRefusedError
+from streamops.model.manifest import Manifest, parse
+from streamops.model.records import now
 from streamops.snapshots import catalogue
-from streamops.snapshots.manifest import Manifest, parse
+from streamops.spark import checkpoints
+from streamops.store import keys
+from streamops.store.object_store import ObjectStore, Version
 
 KEPT = timedelta(days=14)
 

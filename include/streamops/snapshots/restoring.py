@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
-from streamops import checkpoints
-from streamops.adapters.object_store import ObjectStore
-from streamops.errors import SnapshotRefusedError
-from streamops.records import now
+from streamops.model.errors import SnapshotRefusedError
+from streamops.model.manifest import Manifest, ManifestObject
+from streamops.model.records import now
 from streamops.snapshots.integrity import verify
-from streamops.snapshots.manifest import Manifest, ManifestObject
+from streamops.spark import checkpoints
+from streamops.store.object_store import ObjectStore
 
 Say = Callable[[str], None]
 

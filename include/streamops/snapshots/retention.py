@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from streamops.definitions import Keep
+from streamops.model.definitions import Keep
 
 
 @dataclass(frozen=True)

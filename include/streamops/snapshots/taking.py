@@ -17,14 +17,15 @@ from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed
 from typing import Any
 
-from streamops import checkpoints, keys
-from streamops.adapters.object_store import ObjectInfo, ObjectStore
-from streamops.checkpoints import Tail
-from streamops.errors import CheckpointError, NotFoundError, SnapshotRefusedError, StreamOpsError
-from streamops.names import checked
-from streamops.records import Deployment, StageStart, now
+from streamops.model.errors import CheckpointError, NotFoundError, SnapshotRefusedError, StreamOpsError
+from streamops.model.manifest import Manifest, ManifestObject, ManifestStage
+from streamops.model.names import checked
+from streamops.model.records import Deployment, StageStart, now
 from streamops.snapshots import catalogue, integrity
-from streamops.snapshots.manifest import Manifest, ManifestObject, ManifestStage
+from streamops.spark import checkpoints
+from streamops.spark.checkpoints import Tail
+from streamops.store import keys
+from streamops.store.object_store import ObjectInfo, ObjectStore
 
 Say = Callable[[str], None]
 _LOOK_BACK = 3  # snapshots; what the newest does not hold is not in use any more, unless that one is damaged

@@ -9,13 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from streamops import checkpoints, state
-from streamops.adapters.object_store import ObjectStore
-from streamops.errors import NotFoundError, SnapshotRefusedError
-from streamops.records import now
-from streamops.snapshots import catalogue, integrity, marks
-from streamops.snapshots.manifest import Manifest, ManifestObject
+from streamops.model.errors import NotFoundError, SnapshotRefusedError
+from streamops.model.manifest import Manifest, ManifestObject
+from streamops.model.records import now
+from streamops.snapshots import catalogue, integrity, marks, state
 from streamops.snapshots.marks import Check, Checks, How
+from streamops.spark import checkpoints
+from streamops.store.object_store import ObjectStore
 
 Say = Callable[[str], None]
 FRESH = timedelta(days=7)  # a snapshot that was read back since then need not be read again

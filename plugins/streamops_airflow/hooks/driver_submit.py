@@ -8,9 +8,9 @@ from typing import Any
 
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
-from streamops import submission as submissions
 from streamops.settings import Settings
-from streamops.submission import Submission
+from streamops.spark import submission as submissions
+from streamops.spark.submission import Submission
 from streamops_airflow.hooks.streamops import SPARK
 
 _DRIVER_ID = re.compile(r"\bdriver-\d{14}-\d{4,}\b")
@@ -25,7 +25,7 @@ class DriverSubmitHook(SparkSubmitHook):
 
     Args:
         settings: the installation; its secrets are not used.
-        submission: what to start. Arguments and settings come from ``streamops.submission`` only.
+        submission: what to start. Arguments and settings come from ``streamops.spark.submission`` only.
         conn_id: the connection of type ``spark`` that names the master.
     """
 

@@ -11,23 +11,24 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
-from streamops import timeline
-from streamops.adapters.influx import Points
-from streamops.adapters.nodes import SupervisedNodes
-from streamops.adapters.object_store import ObjectStore
-from streamops.adapters.room import free_bytes
-from streamops.adapters.spark import SparkSubmitter
-from streamops.engine import Engine, Ports
-from streamops.errors import RefusedError
+from streamops.clients.influx import Points
+from streamops.cluster.supervised_nodes import SupervisedNodes
+from streamops.model.errors import RefusedError
+from streamops.operations import timeline
+from streamops.operations.engine import Engine
+from streamops.operations.ports import Ports
 from streamops.settings import Settings
+from streamops.spark.submitter import SparkSubmitter
+from streamops.store.object_store import ObjectStore
+from streamops.store.room import free_bytes
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
-    from streamops.adapters.kafka import Ledger
-    from streamops.operations import Owner
-    from streamops.records import Offsets
-    from streamops.submission import Submission
+    from streamops.clients.kafka import Ledger
+    from streamops.model.owner import Owner
+    from streamops.model.records import Offsets
+    from streamops.spark.submission import Submission
 
 # A task's log is the operation's audit; what the client says of its connections does not belong there.
 logging.getLogger("kafka").setLevel(logging.WARNING)
@@ -98,7 +99,7 @@ class _LateLedger:
 
     @cached_property
     def _ledger(self) -> Ledger:
-        from streamops.adapters.kafka import Ledger
+        from streamops.clients.kafka import Ledger
 
         return Ledger(self.settings)
 
@@ -197,6 +198,6 @@ class StreamOpsHook(BaseHook):
         return self.engine(say=self.log.info, finished=lambda owner: None)
 
     def _recount(self, job: str, since: Offsets | None) -> dict[str, Any]:
-        from streamops.recount import recount_job  # loads much that no other task needs
+        from streamops.recount.recounting import recount_job  # loads much that no other task needs
 
         return recount_job(self.settings, self.store, job, since).model_dump(mode="json")

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowTaskTerminated
 
-from streamops.errors import ConflictError, LeaseLostError, StreamOpsError, UnhealthyError, UnreachableError
-from streamops.operations import Owner, plan
+from streamops.model.errors import ConflictError, LeaseLostError, StreamOpsError, UnhealthyError, UnreachableError
+from streamops.model.owner import Owner
+from streamops.operations.operation import plan
 from streamops_airflow import runs
 from streamops_airflow.hooks.streamops import StreamOpsHook
 from streamops_airflow.triggers.waiting import StepTrigger
@@ -18,8 +19,8 @@ from streamops_airflow.triggers.waiting import StepTrigger
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from streamops.engine import Engine
-    from streamops.submission import Submission
+    from streamops.operations.engine import Engine
+    from streamops.spark.submission import Submission
 
 # Another try may find these gone; every other refusal stands, and a retry would only repeat it.
 MAY_PASS = (UnreachableError, ConflictError, LeaseLostError)

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
-from streamops import housekeeping, scheduled, scratch
-from streamops import jobs as job_state
-from streamops.errors import LockedError, StreamOpsError
-from streamops.names import checked
-from streamops.records import now
-from streamops.schedules import Due
+from streamops.model.errors import LockedError, StreamOpsError
+from streamops.model.names import checked
+from streamops.model.records import now
+from streamops.model.schedules import Due
 from streamops.snapshots import verification
+from streamops.store import jobs as job_state
+from streamops.upkeep import housekeeping, scheduled, scratch
 from streamops_airflow import assets, runs
 from streamops_airflow.hooks.streamops import StreamOpsHook
 from streamops_airflow.operators.base import MAY_PASS, OperationMixin, fence, finished, plain_errors

@@ -14,8 +14,8 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowException
 
-from streamops import history
-from streamops.records import now
+from streamops.model.records import now
+from streamops.upkeep import history
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

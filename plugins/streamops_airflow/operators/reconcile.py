@@ -18,7 +18,7 @@ class ReconcileOperator(OperationMixin, BaseOperator):
 
     def execute(self, context: Context) -> list[str] | None:
         """Look at everything once, and act."""
-        from streamops.cluster.reconciler import Reconciler
+        from streamops.upkeep.reconciler import Reconciler
 
         with plain_errors():
             return Reconciler(self.engine(context), runs.owner(context, "reconcile"), self.log.info).run() or None

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from streamops import bodies
-from streamops.errors import LockedError
-from streamops.names import shown
-from streamops.operations import OVER
+from streamops.model.errors import LockedError
+from streamops.model.names import shown
+from streamops.operations import bodies
+from streamops.operations.operation import OVER
 from streamops_airflow import assets, runs
 from streamops_airflow.operators.base import OperationMixin, plain_errors
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from streamops.engine import Engine
-    from streamops.operations import Operation
+    from streamops.operations.engine import Engine
+    from streamops.operations.operation import Operation
 
 HELD = "held_by_another_operation"
 _UNTOLD = "a task ended without a word, or somebody marked the run failed"

@@ -11,8 +11,8 @@ from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import FastAPI, HTTPException, Query
 from fastapi.responses import HTMLResponse
 
-from streamops.adapters.positions import Position, Positions
-from streamops.errors import StreamOpsError
+from streamops.clients.positions import Position, Positions
+from streamops.model.errors import StreamOpsError
 from streamops_airflow.hooks.streamops import StreamOpsHook
 from streamops_airflow.pages.outlines import OUTLINES
 

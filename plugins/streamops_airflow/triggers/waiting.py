@@ -9,7 +9,7 @@ from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from streamops.errors import StreamOpsError, UnreachableError
+from streamops.model.errors import StreamOpsError, UnreachableError
 from streamops_airflow.hooks.streamops import StreamOpsHook
 
 

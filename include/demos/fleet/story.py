@@ -1,0 +1,269 @@
+"""The fleet's demo: vehicles on the map, killed nodes, a logging step, a new shared library, a recount."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from statistics import median
+from typing import Any
+
+from demos.fleet.recount import Recounted, recount
+from demos.fleet.simulators import simulator
+from demos.upgrade import HEALTHY_S, Story, machine, until
+from stack.layout import Layout
+from streamops.clients.airflow import Airflow
+from streamops.clients.influx import Points
+from streamops.clients.positions import Position, Positions
+from streamops.cluster.membership import present
+from streamops.cluster.supervised_nodes import SupervisedNodes
+from streamops.cluster.view import host_of
+from streamops.model import records
+from streamops.model.errors import UnhealthyError
+from streamops.operations.follow import Runbooks, Show, request
+from streamops.operations.operation import Operation
+from streamops.settings import REPOSITORY, Settings
+from streamops.store import joblogs, jobs
+from streamops.store.object_store import ObjectStore
+from streamops.versions import artifacts, libraries
+
+JOB, MEASUREMENT, NAME = "fleet-ingest", "pings", "fleet"
+CODE, LIBRARY = REPOSITORY / "spark_jobs" / "fleet_ingest", REPOSITORY / "spark_jobs" / "fleet_types"
+RUNBOOKS = ("deploy_job", "delete_job", "upgrade_job", "shutdown_cluster", "restart_cluster", "scale_cluster")
+REFERENCE_S = (20, 30)  # what the reference lab says of a killed node
+VEHICLES = 60  # of both fleets
+POLL_S = 0.5
+
+
+@dataclass
+class FleetStory:
+    """The story on a running stack with both simulators at work.
+
+    Args:
+        kills: how often the node that hosts the job is killed.
+    """
+
+    settings: Settings
+    say: Callable[[str], None]
+    progress: Callable[[], Show]
+    kills: int = 5
+    found: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.layout = Layout.find()
+        self.store, self.nodes = ObjectStore(self.settings), SupervisedNodes(self.settings)
+        self.story = Story(self.say)
+        home = self.layout.fleet
+        self.ledgers = (home / "alpha.jsonl", home / "beta.jsonl")
+        self.addresses = {"alpha": str(home / "alpha"), "beta": f"{self.layout.url('fleet-beta')}/pings"}
+
+    def tell(self, stop_simulators: Callable[[], None]) -> dict[str, Any]:
+        """Run the whole story and return the report.
+
+        Args:
+            stop_simulators: called before the recount, which needs ledgers that have an end.
+
+        Raises:
+            StreamOpsError: a part of it failed; what runs is left as it is.
+        """
+        positions = Positions(self.settings)
+        try:
+            with Airflow(self.settings) as airflow:
+                self._runbooks, self._positions = Runbooks(airflow, self.store), positions
+                with self.story.part("Wait until Airflow has read the runbooks"):
+                    self._runbooks.wait_ready(RUNBOOKS)
+                self._deploy()
+                self._third_node()
+                self._killed()
+                self._case_1()
+                self._case_2()
+                with self.story.part("Stop the simulators, and recount both ledgers"):
+                    stop_simulators()
+                    port = str(self.layout.port("fleet-beta"))
+                    # Without vehicles beta gives out nothing new, and what it gave out before can still be read.
+                    with simulator("beta", "--port", port, "--ledger", str(self.ledgers[1]), "--vehicles", "0"):
+                        missing = f"Pings stay missing: {self._recount().examples}"
+                        until(lambda: self._recount().missing == 0, 120, missing)
+                        counted = self._recount()
+                    self.say(f"  {counted.pings:,} pings: {counted.missing} missing, {counted.wrong} wrong, "
+                             f"{counted.unexpected} unexpected")  # fmt: skip
+        finally:
+            positions.close()
+        return self.found | {
+            "job": JOB,
+            "finished": records.now().isoformat(timespec="seconds"),
+            "machine": machine(),
+            "story": self.story.parts,
+            "reference_s": REFERENCE_S,
+            "recount": vars(counted) | {"clean": counted.clean},
+        }
+
+    # --- parts
+
+    def _deploy(self) -> None:
+        if jobs.record(self.store, JOB) is not None:
+            with self.story.part("An earlier story left the job behind: delete it (runbook delete_job)"):
+                self._run("delete_job")  # with its versions
+        with self.story.part("Publish the shared library and fleet-ingest v1, v2 and v3"):
+            libraries.publish(self.store, LIBRARY / "v1")
+            for version in ("v1", "v2", "v3"):
+                artifacts.publish(self.store, CODE, version)
+        if len(self._members()) != 2:
+            with self.story.part("Bring the cluster to two nodes (runbook scale_cluster)"):
+                self._run("scale_cluster", of_cluster=True, size=2)
+        with self.story.part("Deploy v1 on two nodes (runbook deploy_job)"):
+            self._run("deploy_job", version="v1", addresses=self.addresses, library="fleet_types/v1")
+        with self.story.part("Vehicles move on the map"):
+            until(lambda: len(self._latest()) >= VEHICLES, 120, "Not every vehicle has a position; see the job's log.")
+            first = {item.vin: (item.latitude, item.longitude) for item in self._latest()}
+
+            def moved() -> int:
+                return sum(first.get(item.vin) != (item.latitude, item.longitude) for item in self._latest())
+
+            until(lambda: moved() >= VEHICLES, 120, "Not every vehicle moves; see the job's log.")
+            self.say(f"  {moved()} vehicles have moved: {self.settings.airflow_url}/fleet/")
+        self.found["vehicles"] = len(first)
+
+    def _third_node(self) -> None:
+        with self.story.part("A third node joins (runbook scale_cluster)"):
+            self._run("scale_cluster", of_cluster=True, size=3)
+        self.found["members"] = self._members()
+
+    def _killed(self) -> None:
+        runs: list[dict[str, Any]] = []
+        for number in range(1, self.kills + 1):
+            with self.story.part(f"Kill the node that runs the job, with kill -9 ({number} of {self.kills})"):
+                node = self._host()
+                begun = time.time()
+                self.nodes.signal(node, "KILL")
+                moment = datetime.fromtimestamp(begun, UTC)
+                until(lambda moment=moment: self._newest_beta() > moment, HEALTHY_S, "Beta does not continue.")  # type: ignore[misc]
+                took = round(time.time() - begun, 1)
+                self.say(f"  {node} was killed; beta continued after {took} s")
+                runs.append({"node": node, "seconds": took})
+                until(lambda: len(self._members()) == 3, 90, "The killed worker does not come back; see 'make status'.")
+        self.found["kills"] = {"runs": runs, "median_s": median(item["seconds"] for item in runs)}
+
+    def _case_1(self) -> None:
+        with self.story.part("Case 1: cancel and export, add a logging step, go on from the snapshot"):
+            name = f"my-snapshot-{int(time.time())}"
+            done = self._run("upgrade_job", version="v2", snapshot=name, standby=False)
+            stopped = done.steps["await_stop"].finished or done.steps["await_stop"].started
+            until(lambda: bool(self._logged(done.id)), 120, "No ping is logged; see the job's log.")
+            times = [_time(text) for text in self._logged(done.id)]
+            began = done.steps["healthy"].finished or records.now()
+            meantime = sum(stopped <= moment <= began for moment in times)
+            self.say(f"  {meantime} pings of the meantime were logged at once, the first: {self._logged(done.id)[0]}")
+        with self.story.part("and remove the step the same way"):
+            removed = self._run("upgrade_job", version="v3", snapshot=f"{name}-2", standby=False)
+            if self._logged(removed.id):
+                raise UnhealthyError("v3 logs pings, although it has no logging step.")
+        self.found["case_1"] = {"snapshot": name, "logged": len(times), "meantime": meantime}
+
+    def _case_2(self) -> None:
+        before = self._deployment()
+        with self.story.part("Case 2: the ping gains obd_codes; shutdown, new shared library, restart"):
+            libraries.publish(self.store, LIBRARY / "v2")
+            self._run("shutdown_cluster", of_cluster=True, library="fleet_types/v2")
+            done = self._run("restart_cluster", of_cluster=True)
+            begun = done.steps["jobs_healthy"].finished or records.now()
+            with_codes: list[str] = []
+
+            def carry() -> bool:
+                with_codes[:] = self._with_codes(begun)
+                return len(with_codes) >= VEHICLES // 2
+
+            until(carry, 120, "New entries do not carry obd_codes; see the job's log.")
+            after = self._deployment()
+            if after.artifact_sha256 != before.artifact_sha256:
+                raise UnhealthyError("The job's artifact changed; it must stay as it was.")
+            self.say(
+                f"  {len(with_codes)} vehicles carry the field; artifact {after.artifact_sha256[:12]} before and after"
+            )
+        self.found["case_2"] = {
+            "library": [before.library.label if before.library else "", after.library.label if after.library else ""],
+            "artifact_sha256": [before.artifact_sha256, after.artifact_sha256],
+            "vehicles_with_codes": len(with_codes),
+        }
+
+    # --- looks
+
+    def _run(self, runbook: str, *, of_cluster: bool = False, **values: Any) -> Operation:
+        if not of_cluster:
+            values["job"] = JOB
+        if runbook not in ("delete_job", "shutdown_cluster"):
+            values["healthy_timeout_s"] = HEALTHY_S
+        if runbook == "upgrade_job":
+            values["probation_s"] = 0
+        return self.story.run(self._runbooks, self.progress, request(runbook, **values))
+
+    def _members(self) -> list[str]:
+        return list(present(self.nodes.inventory, self.nodes.master()))
+
+    def _deployment(self) -> records.Deployment:
+        record = jobs.record(self.store, JOB)
+        return jobs.deployment(self.store, JOB, record.deployment if record else 0)
+
+    def _host(self) -> str:
+        record = jobs.record(self.store, JOB)
+        status = jobs.status(self.store, JOB, record.launch) if record and record.launch else None
+        node = host_of(self.nodes.inventory, self.nodes.master(), status.driver) if status else None
+        if node is None:
+            raise UnhealthyError(f"Nobody knows where the driver of {JOB} runs; read 'streamops jobs show {JOB}'.")
+        return node
+
+    def _latest(self) -> list[Position]:
+        return self._positions.latest(MEASUREMENT, minutes=5)
+
+    def _newest_beta(self) -> datetime:
+        times = [item.time for item in self._latest() if item.more.get("fleet") == "beta"]
+        return max(times, default=datetime.fromtimestamp(0, UTC))
+
+    def _with_codes(self, since: datetime) -> list[str]:
+        """Vehicles with a point since then that has the field, most of them with no code in it."""
+        points = Points(self.settings)
+        try:
+            rows = points.records(
+                f'from(bucket: "{points.bucket}") |> range(start: {since.isoformat().replace("+00:00", "Z")})'
+                f' |> filter(fn: (r) => r._measurement == "{MEASUREMENT}" and r._field == "obd_codes")'
+                ' |> group(columns: ["vin"]) |> count()'
+            )
+        finally:
+            points.close()
+        return sorted(str(row["vin"]) for row in rows)
+
+    def _logged(self, launch: str) -> list[str]:
+        lines = joblogs.Reader(self.store, JOB).more()
+        return [line.text for line in lines if line.logger == "sink.vehicles" and line.launch == launch]
+
+    def _recount(self) -> Recounted:
+        points = Points(self.settings)
+        try:
+            return recount(points, MEASUREMENT, self.ledgers)
+        finally:
+            points.close()
+
+
+def _time(logged: str) -> datetime:
+    """When the ping of a logged line was made: its last two words, in UTC."""
+    return datetime.fromisoformat(" ".join(logged.rsplit(" ", 2)[1:])).replace(tzinfo=UTC)
+
+
+def summary(report: dict[str, Any]) -> list[str]:
+    """The lines that end the demo."""
+    kills, low_high = report["kills"], "{} to {} s".format(*report["reference_s"])
+    times = ", ".join(f"{item['seconds']} s" for item in kills["runs"])
+    counted = report["recount"]
+    return [
+        f"vehicles   {report['vehicles']} on the map",
+        f"killed     beta continued after {times} (median {kills['median_s']:.1f} s; "
+        f"the reference lab says {low_high})",
+        f"case 1     {report['case_1']['meantime']} pings of the meantime logged after snapshot "
+        f"{report['case_1']['snapshot']}",
+        f"case 2     {' -> '.join(report['case_2']['library'])}, "
+        f"{report['case_2']['vehicles_with_codes']} vehicles carry obd_codes; the job's artifact stayed as it was",
+        f"recount    {counted['pings']:,} pings: {counted['missing']} missing, {counted['wrong']} wrong, "
+        f"{counted['unexpected']} unexpected",
+        f"           {'CLEAN' if counted['clean'] else 'NOT CLEAN'}",
+    ]

@@ -1,0 +1,384 @@
+"""The demo: deploy a job under load, upgrade it through a named snapshot, and prove that nothing was lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from demos import gap
+from demos.freshness import Watcher, latenesses, longest_pause, spread
+from demos.report.upgrade import page
+from streamops import snapshots
+from streamops.clients.airflow import Airflow
+from streamops.clients.dashboard import Dashboard
+from streamops.clients.kafka import Ledger
+from streamops.model import records
+from streamops.model.errors import NotFoundError, StreamOpsError, UnhealthyError
+from streamops.model.records import FINAL, DriverStatus, JobRecord
+from streamops.operations.follow import Runbooks, Show, request, spans
+from streamops.operations.operation import Operation, Request, plan
+from streamops.recount.recounting import recount_job
+from streamops.recount.report import Report
+from streamops.settings import REPOSITORY, Settings
+from streamops.store import documents, keys
+from streamops.store.object_store import ObjectStore
+from streamops.versions import artifacts
+
+JOB = "trade-analyser"
+TOPIC = "trades"
+SYMBOLS = ("AAPL", "MSFT", "AMZN")
+MEASUREMENTS = ("avg_1s", "avg_1m", "vol_1s")
+RATE = 10_000
+RUNBOOKS = ("deploy_job", "start_job", "cancel_job", "upgrade_job")
+HEALTHY_S = 300  # a machine with two cores may be busy with other things
+AROUND_S = 20  # the upgrade's own peak is left out of the lateness of the steady state
+
+
+@dataclass(frozen=True)
+class Options:
+    """Seconds of traffic before and after the upgrade and of its probation, and where the report goes."""
+
+    traffic_before_s: float = 60.0
+    traffic_after_s: float = 90.0
+    probation_s: int | None = None  # None: as long as the runbook's form says
+    directory: Path = REPOSITORY / "spark_jobs" / "trade_analyser"
+    report: Path = REPOSITORY / "build"
+
+
+@dataclass
+class Story:
+    """What happened so far; ``parts`` are names and seconds."""
+
+    say: Callable[[str], None]
+    parts: list[dict[str, Any]] = field(default_factory=list)
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """One part of the story, said before and timed."""
+        self.say(f"\n== {name}")
+        begun = time.monotonic()
+        yield
+        self.parts.append({"name": name, "seconds": round(time.monotonic() - begun, 2)})
+
+    def run(self, runbooks: Runbooks, progress: Callable[[], Show], asked: Request) -> Operation:
+        """Run a runbook to its end; says where its page is, and shows its steps."""
+        return runbooks.run(asked, progress(), lambda run: self.say(f"  {runbooks.airflow.page(run)}"))
+
+
+class Demo:
+    """The story on a running stack.
+
+    Args:
+        settings: the installation.
+        say: receives lines for a person.
+        progress: called for each runbook; what it returns is shown the steps as they proceed.
+    """
+
+    def __init__(
+        self, settings: Settings, options: Options, say: Callable[[str], None], progress: Callable[[], Show]
+    ) -> None:
+        self.settings = settings
+        self.options = options
+        self.say = say
+        self.progress = progress
+        self.store = ObjectStore(settings)
+        self.story = Story(say)
+
+    def tell(self) -> dict[str, Any]:
+        """Run the whole story and return the report.
+
+        Raises:
+            StreamOpsError: a part of it failed; what runs is left as it is.
+        """
+        dashboard = Dashboard(self.settings)
+        try:
+            with (
+                Airflow(self.settings) as airflow,
+                Watcher(lambda: dashboard.newest(MEASUREMENTS, SYMBOLS[0])) as watcher,
+            ):
+                runbooks = Runbooks(airflow, self.store)
+                self.wait_for_trades()
+                self.publish()
+                with self.story.part("Wait until Airflow has read the runbooks"):
+                    runbooks.wait_ready(RUNBOOKS)
+                self.bring_v1(runbooks)
+                rate = self.traffic("v1", self.options.traffic_before_s, watcher)
+                before = gap.place(self.store, JOB, self.record().deployment)
+                operation = self._upgrade(runbooks)
+                after = gap.place(self.store, JOB, self.record().deployment)
+                if before is None or after is None:
+                    raise UnhealthyError(f"{JOB} has no checkpoint to compare; read 'streamops jobs show {JOB}'.")
+                stages = tuple(artifacts.load_manifest(self.store, JOB, "v2").definition.stages)
+                gaps = self.gaps(before, after, stages)
+                self.traffic("v2", self.options.traffic_after_s, watcher)
+                with self.story.part("Recount: compute everything again from the topic, and compare"):
+                    recount = recount_job(self.settings, self.store, JOB)
+                return self._report(dashboard, watcher, operation, gaps, rate, recount)
+        finally:
+            dashboard.close()
+
+    def wait_for_trades(self) -> None:
+        """Wait until trades arrive."""
+        with self.story.part("Wait for trades on the topic"):
+            ledger = Ledger(self.settings)
+            try:
+                first = _end(ledger)
+                until(lambda: _end(ledger) > max(first, 0), 60, "No trade arrives on the topic; is the generator up?")
+            finally:
+                ledger.close()
+
+    def publish(self) -> None:
+        """Publish both versions; what is published already stays as it is."""
+        with self.story.part(f"Publish {JOB} v1 and v2"):
+            for version in ("v1", "v2"):
+                done = artifacts.publish(self.store, self.options.directory, version)
+                self.say(f"  {version}: sha256 {done.artifact_sha256[:12]}, {done.size:,} bytes")
+
+    def record(self) -> JobRecord:
+        """The job record as it is now."""
+        found = documents.read(self.store, keys.record(JOB), JobRecord)
+        return found.value if found else JobRecord(job=JOB)
+
+    def bring_running(self, runbooks: Runbooks, version: str = "v1") -> None:
+        """Have the job running, in the version given if it was never deployed; state is continued."""
+        record = self.record()
+        if record.deployment == 0:
+            with self.story.part(f"Deploy {version} (runbook deploy_job)"):
+                self.run(runbooks, "deploy_job", version=version)
+            return
+        if record.desired == "running" and self._ended(record):
+            with self.story.part(f"The driver of {JOB} has ended: put the job in order (runbook cancel_job)"):
+                self.run(runbooks, "cancel_job")
+                record = self.record()
+        if record.desired != "running":
+            with self.story.part(f"Start {JOB} {record.version} again, from its own checkpoint (runbook start_job)"):
+                self.run(runbooks, "start_job")
+        self._wait_running()
+
+    def bring_v1(self, runbooks: Runbooks) -> None:
+        """Have v1 running, whatever an earlier demo left behind; state is continued, never thrown away."""
+        fresh = self.record().deployment == 0
+        self.bring_running(runbooks)
+        if fresh:
+            return
+        if self.record().version != "v1":
+            name = self.free_name("BackToV1-")
+            with self.story.part(f"An earlier demo left {self.record().version} running: go back to v1 through {name}"):
+                added = ("avg_1m", "vol_1s")  # v1 has no such stages
+                self.run(runbooks, "upgrade_job", version="v1", snapshot=name, accept_loss=added, probation_s=0)
+        else:
+            self.say(f"\n{JOB} v1 is running already; it is used as it is.")
+
+    def _ended(self, record: JobRecord) -> bool:
+        status = documents.read(self.store, keys.status(JOB, record.launch), DriverStatus) if record.launch else None
+        return status is not None and status.value.state in FINAL
+
+    def _wait_running(self) -> None:
+        def running() -> bool:
+            launch = self.record().launch
+            status = documents.read(self.store, keys.status(JOB, launch), DriverStatus) if launch else None
+            if status and status.value.state in FINAL:
+                raise UnhealthyError(f"{JOB} ended {status.value.state}: {status.value.reason or 'no reason given'}.")
+            return bool(status and status.value.state == "running")
+
+        until(running, 180, f"{JOB} does not run; read 'streamops jobs show {JOB}'.")
+
+    def traffic(self, version: str, seconds: float, watcher: Watcher) -> float:
+        """Let traffic flow and return its rate, as the topic has it."""
+        with self.story.part(f"{version}: {seconds:.0f} s of traffic"):
+            ledger = Ledger(self.settings)
+            try:
+                first, begun = _end(ledger), time.monotonic()
+                while (left := begun + seconds - time.monotonic()) > 0:
+                    time.sleep(min(left, 10.0))  # the traffic is the point: there is nothing else to wait for
+                    points = {name: len(watcher.seen(name)) for name in MEASUREMENTS}
+                    rate = (_end(ledger) - first) / (time.monotonic() - begun)
+                    self.say(f"  {rate:,.0f} trades/s; new points seen: " + _listed(points))
+                return (_end(ledger) - first) / (time.monotonic() - begun)
+            finally:
+                ledger.close()
+
+    def _upgrade(self, runbooks: Runbooks) -> Operation:
+        name = "SavePoint1"
+        taken = {manifest.name for manifest in snapshots.list(self.store, JOB)}
+        if name in taken:
+            name = self.free_name("SavePoint1-")
+            self.say(f"\nSavePoint1 is kept from an earlier demo (names are never reused); this one is {name}.")
+        with self.story.part(f"Upgrade to v2 while trades keep coming, snapshot {name} (runbook upgrade_job)"):
+            return self.run(runbooks, "upgrade_job", version="v2", snapshot=name, probation_s=self.options.probation_s)
+
+    def free_name(self, stem: str) -> str:
+        """A snapshot name that is not taken."""
+        taken = {manifest.name for manifest in snapshots.list(self.store, JOB)}
+        return next(name for number in range(2, 1_000_000) if (name := f"{stem}{number}") not in taken)
+
+    def run(self, runbooks: Runbooks, runbook: str, **values: Any) -> Operation:
+        """Run a runbook on the demo's job and show its steps."""
+        timeout = None if runbook == "cancel_job" else HEALTHY_S
+        asked = request(runbook, job=JOB, healthy_timeout_s=timeout, **values)
+        return self.story.run(runbooks, self.progress, asked)
+
+    def gaps(self, before: gap.Place, after: gap.Place, stages: tuple[str, ...]) -> dict[str, gap.Gap]:
+        """The gaps of a switch, once every stage has committed after it."""
+
+        def found() -> bool:
+            return all(item.first for item in gap.gaps(self.store, JOB, before, after, stages).values())
+
+        until(found, 120, f"A stage of {JOB} v2 has not committed anything; read 'streamops jobs show {JOB}'.")
+        return gap.gaps(self.store, JOB, before, after, stages)
+
+    def _report(
+        self,
+        dashboard: Dashboard,
+        watcher: Watcher,
+        operation: Operation,
+        gaps: dict[str, gap.Gap],
+        rate: float,
+        recount: Report,
+    ) -> dict[str, Any]:
+        switch = _ms(operation.steps["request_stop"].started)
+        back = max(_ms(item.first) for item in gaps.values() if item.first)
+        seen = watcher.seen("avg_1s")
+        first = max(
+            seen[0].window_end_ms if seen else switch, switch - int(self.options.traffic_before_s * 1000) - 30_000
+        )
+        last = max((point.window_end_ms for point in seen), default=switch)
+        begun = switch - 15_000  # new stages start at the snapshot, whose windows end before the switch
+        late = latenesses(seen)
+        shown = [(at, value) for at, value in late if at >= first]  # before: what had waited for the deployment
+        steady = [value for at, value in shown if not switch - AROUND_S * 1000 <= at <= back + AROUND_S * 1000]
+        name = operation.request.snapshot or ""
+        manifest = next(item for item in snapshots.list(self.store, JOB) if item.name == name)
+        return {
+            "job": JOB,
+            "finished": records.now().isoformat(timespec="seconds"),
+            "machine": machine(),
+            "shown_from_ms": first,
+            "shown_to_ms": last,
+            "rate": {"asked": RATE, "reached": round(rate, 1)},
+            "story": self.story.parts,
+            "upgrade": {
+                "operation": operation.id,
+                "run": operation.owner.run_id,
+                "from": operation.before.version if operation.before else "v1",
+                "to": operation.request.version,
+                "snapshot": name,
+                "snapshot_bytes": manifest.size,
+                "switch_ms": switch,
+                "back_ms": back,
+                "longest_pause_s": longest_pause(seen, switch, back),
+                "gaps": {
+                    stage: {
+                        "last": item.last.isoformat() if item.last else None,
+                        "first": item.first.isoformat() if item.first else None,
+                        "seconds": item.seconds,
+                    }
+                    for stage, item in gaps.items()
+                },
+                "steps": _steps(operation),
+            },
+            "recount": recount.model_dump(mode="json"),
+            "lateness": (found := spread(steady)) and vars(found),
+            "series": {
+                "avg_1s": {name: dashboard.series("avg_1s", first, last + 1, name) for name in SYMBOLS},
+                "avg_1m": {name: dashboard.series("avg_1m", begun, last + 1, name) for name in SYMBOLS},
+                "vol_1s": dashboard.series("vol_1s", begun, last + 1),
+                "lateness": late,
+            },
+        }
+
+
+def machine() -> dict[str, Any]:
+    """What the story was told on."""
+    return {
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_bytes": psutil.virtual_memory().total,
+        "system": platform.system(),
+    }
+
+
+def write(
+    report: dict[str, Any], directory: Path, name: str = "demo", page: Callable[[dict[str, Any]], str] = page
+) -> tuple[Path, Path]:
+    """Write a report as JSON and as a page, and return their paths."""
+    directory.mkdir(parents=True, exist_ok=True)
+    data, shown = directory / f"{name}-report.json", directory / f"{name}-report.html"
+    data.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    shown.write_text(page(report), encoding="utf-8")
+    return data, shown
+
+
+def summary(report: dict[str, Any]) -> list[str]:
+    """The lines that end the demo."""
+    upgrade, recount = report["upgrade"], report["recount"]
+    lines = [
+        f"rate       {report['rate']['reached']:,.0f} trades/s (asked for {report['rate']['asked']:,})",
+        f"upgrade    {upgrade['from']} to {upgrade['to']} through {upgrade['snapshot']} "
+        f"({upgrade['snapshot_bytes']:,} bytes)",
+    ]
+    for stage, item in upgrade["gaps"].items():
+        told = f"{item['seconds']:.1f} s without a commit" if item["seconds"] is not None else "new in this version"
+        lines.append(f"  stage    {stage}: {told}")
+    pause = upgrade["longest_pause_s"]
+    lines.append(f"  felt     {f'{pause:.1f} s' if pause else 'unknown'}: longest time without a new avg_1s point")
+    for step in upgrade["steps"]:
+        if step["ended_ms"] is not None:
+            lines.append(f"  step     {(step['ended_ms'] - step['started_ms']) / 1000:6.1f} s  {step['title']}")
+    if late := report["lateness"]:
+        lines.append(f"lateness   p50 {late['p50']:.1f} s, p99 {late['p99']:.1f} s, apart from the upgrade")
+    for item in recount["measurements"]:
+        lines.append(
+            f"recount    {item['measurement']}: {item['expected']:,} points expected, {item['missing']} missing, "
+            f"{item['wrong']} wrong, {item['unexpected']} unexpected"
+        )
+    lines.append(f"           {'CLEAN' if recount['clean'] else 'NOT CLEAN'}: {recount['reason']}")
+    return lines
+
+
+def _steps(operation: Operation) -> list[dict[str, Any]]:
+    when = spans(operation)
+    return [
+        {
+            "name": step.name,
+            "task": step.task,
+            "title": step.title,
+            "started_ms": _ms(when[step.name][0]),
+            "ended_ms": _ms(ended) if (ended := when[step.name][1]) else None,
+        }
+        for step in plan(operation.request.runbook)
+        if step.name in when
+    ]
+
+
+def _end(ledger: Ledger) -> int:
+    try:
+        return sum(ledger.end_offsets(TOPIC).values())
+    except NotFoundError:
+        return 0
+
+
+def until(done: Callable[[], bool], deadline_s: float, otherwise: str) -> None:
+    """Wait for a condition. Raises StreamOpsError with the text given when it does not come in time."""
+    end = time.monotonic() + deadline_s
+    while not done():
+        if time.monotonic() > end:
+            raise StreamOpsError(otherwise)
+        time.sleep(0.5)
+
+
+def _ms(moment: datetime) -> int:
+    return round(moment.timestamp() * 1000)
+
+
+def _listed(counts: dict[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in counts.items() if count) or "none yet"

@@ -1,0 +1,215 @@
+"""From what is declared and what is there to what must be done: a pure decision, with its reasons.
+
+Applying a file twice does nothing the second time. A file that is behind, because the job was upgraded since, is
+refused with the difference: bringing an old version back is never done by omission.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from streamops.cli.declared import Declared, DeclaredCluster, DeclaredJob, DeclaredSnapshot
+from streamops.model.errors import RefusedError
+from streamops.model.records import Deployment, JobRecord
+
+
+@dataclass(frozen=True)
+class PresentJob:
+    """What is there of one job. ``deployments`` are all of them, oldest first."""
+
+    record: JobRecord | None = None
+    deployments: tuple[Deployment, ...] = ()
+    published: tuple[str, ...] = ()
+    snapshots: tuple[str, ...] = ()
+
+    @property
+    def current(self) -> Deployment | None:
+        """The deployment that the record names."""
+        number = self.record.deployment if self.record else 0
+        return next((item for item in self.deployments if item.number == number), None)
+
+
+@dataclass(frozen=True)
+class Present:
+    """What is there; ``members`` are the nodes that should be in the cluster, whether or not one has died since."""
+
+    bucket: str
+    members: int
+    jobs: Mapping[str, PresentJob] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Action:
+    """One thing to do. ``verb`` is ``publish``, a runbook's name, or ``none``; ``values`` are the runbook's form."""
+
+    verb: str
+    what: str
+    why: str
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def changes(self) -> bool:
+        """Whether there is anything to do."""
+        return self.verb != "none"
+
+
+def decide(declared: Declared, present: Present) -> tuple[Action, ...]:
+    """What must be done for one document, in order; the last word is ``none`` when nothing must.
+
+    Raises:
+        RefusedError: the file is stale, or what it declares cannot follow from what is there; names the difference.
+    """
+    if isinstance(declared, DeclaredCluster):
+        return _cluster(declared, present)
+    there = present.jobs.get(declared.name if isinstance(declared, DeclaredJob) else declared.job, PresentJob())
+    if isinstance(declared, DeclaredSnapshot):
+        return _snapshot(declared, there)
+    if declared.bucket and declared.bucket != present.bucket:
+        raise RefusedError(
+            f"Job {declared.name} is declared for bucket {declared.bucket}, but this installation's is "
+            f"{present.bucket}; choose another installation with --context, or correct the file."
+        )
+    return _publish(declared, there) + _job(declared, there)
+
+
+def _publish(declared: DeclaredJob, there: PresentJob) -> tuple[Action, ...]:
+    if declared.version in there.published:
+        return ()
+    if declared.code is None:
+        known = ", ".join(there.published) or "none"
+        raise RefusedError(
+            f"Job {declared.name} has no version {declared.version} (published: {known}); publish it, or name its "
+            "directory with code."
+        )
+    what = f"{declared.name} {declared.version} from {declared.code}"
+    values = {"job": declared.name, "version": declared.version, "code": declared.code}
+    return (Action("publish", what, "the version is not published", values),)
+
+
+def _job(declared: DeclaredJob, there: PresentJob) -> tuple[Action, ...]:
+    record, current = there.record, there.current
+    _refuse_stale(declared, there)
+    if declared.state == "stopped":
+        if record is None or record.desired != "running":
+            return (_nothing(declared.name, f"is {record.desired if record else 'not deployed'}"),)
+        return (Action("cancel_job", declared.name, f"it runs {record.version}", {"job": declared.name}),)
+    if record is None or current is None:
+        return (_deploy(declared, "it was never deployed"),)
+    same_version = current.version == declared.version
+    changed = _changed(declared, current)
+    if record.desired == "running":
+        if same_version and not changed:
+            return (_nothing(declared.name, f"runs {declared.version}"),)
+        why = f"it runs {current.version}" if not same_version else "; ".join(changed)
+        values = {"job": declared.name, "version": declared.version, **_settings(declared, only=changed)}
+        return (Action("upgrade_job", f"{declared.name} to {declared.version}", why, values),)
+    if same_version and not changed and not _other_snapshot(declared, record, current):
+        why = f"it is {record.desired}, and continues from its own checkpoint"
+        return (Action("start_job", f"{declared.name} {declared.version}", why, {"job": declared.name}),)
+    if not declared.initial_snapshot and not declared.from_scratch:
+        names = ", ".join(there.snapshots[-3:]) or "none"
+        raise RefusedError(
+            f"Job {declared.name} is {record.desired} with {current.version}; starting {declared.version} without its "
+            f"state would process everything again. Name initial_snapshot (there is {names}), "
+            "or say from_scratch: true."
+        )
+    return (_deploy(declared, f"it is {record.desired} with {current.version}"),)
+
+
+def _other_snapshot(declared: DeclaredJob, record: JobRecord, current: Deployment) -> bool:
+    """Whether the declared snapshot is another state than the one that the job would continue from.
+
+    The snapshot that it was stopped with is where its own checkpoint stands; the one that it came from is behind it.
+    """
+    if declared.initial_snapshot is None:
+        return False
+    own = {f"{declared.name}/{record.snapshot}", current.from_snapshot}
+    job, _, name = declared.initial_snapshot.rpartition("/")
+    return f"{job or declared.name}/{name}" not in own
+
+
+def _refuse_stale(declared: DeclaredJob, there: PresentJob) -> None:
+    """A version that ran before and was replaced is not brought back by applying an old file."""
+    current = there.current
+    if current is None or current.version == declared.version:
+        return
+    ran = [item.number for item in there.deployments if item.version == declared.version]
+    if ran and max(ran) < current.number:
+        raise RefusedError(
+            f"The file is stale: it declares {declared.name} {declared.version}, which was replaced by "
+            f"{current.version} on {current.created:%Y-%m-%d %H:%M} UTC (deployment {max(ran)} -> {current.number}). "
+            f"Write version: {current.version}, or go back on purpose: streamops upgrade {declared.name} "
+            f"{declared.version} --snapshot NAME."
+        )
+
+
+def _changed(declared: DeclaredJob, current: Deployment) -> tuple[str, ...]:
+    """Settings of the file that are not those of the deployment; what the file does not name stays."""
+    places = {**declared.topics, **declared.addresses}
+    groups: list[tuple[str, Mapping[str, Any], Mapping[str, Any]]] = [
+        ("params", declared.params, current.params),
+        ("places", places, current.topics),
+        ("logging", declared.logging, current.logging),
+    ]
+    found = tuple(
+        f"{group}.{name}: {there.get(name, 'as defined')} -> {value}"
+        for group, wanted, there in groups
+        for name, value in wanted.items()
+        if there.get(name) != value
+    )
+    library = current.library.label if current.library else "none"
+    if declared.library and declared.library != library:
+        found += (f"library: {library} -> {declared.library}",)
+    return found
+
+
+def _settings(declared: DeclaredJob, only: Iterable[str] | None = None) -> dict[str, Any]:
+    if only is not None and not tuple(only):
+        return {}
+    given = {
+        "params": dict(declared.params),
+        "topics": dict(declared.topics),
+        "addresses": dict(declared.addresses),
+        "logging": dict(declared.logging),
+        "library": declared.library,
+    }
+    return {name: value for name, value in given.items() if value}
+
+
+def _deploy(declared: DeclaredJob, why: str) -> Action:
+    values: dict[str, Any] = {"job": declared.name, "version": declared.version, **_settings(declared)}
+    origin = "with empty state"
+    if declared.initial_snapshot:
+        values["from_snapshot"] = declared.initial_snapshot
+        origin = f"from snapshot {declared.initial_snapshot}"
+        if declared.initial_snapshot.rpartition("/")[0] not in ("", declared.name):
+            values["fork"] = True
+    if declared.from_scratch:
+        values["from_scratch"] = True
+    return Action("deploy_job", f"{declared.name} {declared.version} {origin}", why, values)
+
+
+def _snapshot(declared: DeclaredSnapshot, there: PresentJob) -> tuple[Action, ...]:
+    label = f"{declared.job}/{declared.name}"
+    if declared.name in there.snapshots:
+        return (_nothing(label, "exists"),)
+    if there.record is None or there.record.desired != "running":
+        state = there.record.desired if there.record else "not deployed"
+        raise RefusedError(f"Snapshot {label} is not there, and job {declared.job} is {state}; start it to take one.")
+    values: dict[str, Any] = {"job": declared.job, "snapshot": declared.name}
+    if declared.cancel:
+        values["cancel"] = True
+    return (Action("snapshot_job", f"{label}{' and stop the job' * declared.cancel}", "it is not there", values),)
+
+
+def _cluster(declared: DeclaredCluster, present: Present) -> tuple[Action, ...]:
+    if declared.size == present.members:
+        return (_nothing("cluster", f"has {present.members} members"),)
+    why = f"it has {present.members} members"
+    return (Action("scale_cluster", f"cluster to {declared.size} members", why, {"size": declared.size}),)
+
+
+def _nothing(what: str, state: str) -> Action:
+    return Action("none", what, f"{what} {state}, as declared")

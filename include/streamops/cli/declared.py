@@ -1,0 +1,105 @@
+"""What a file declares: jobs, snapshots and the size of the cluster, one YAML document each.
+
+A document says what shall be, never what to do; ``applying`` finds out what is missing.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+
+from streamops.model import definitions
+from streamops.model.definitions import (
+    JobName,
+    LibraryReference,
+    LoggerName,
+    LogLevel,
+    Param,
+    SnapshotName,
+    SnapshotReference,
+    SourceName,
+    VersionName,
+)
+from streamops.model.errors import DefinitionError
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class DeclaredJob(_Model):
+    """A job: what shall run, from which state.
+
+    ``code`` is a directory to publish the version from, relative to the file; without it the version must be
+    published. Resources and references to secrets stand in the version's own definition.
+    """
+
+    kind: Literal["job"]
+    name: JobName
+    state: Literal["running", "stopped"] = "running"
+    version: VersionName
+    code: str | None = None
+    initial_snapshot: SnapshotReference | None = None
+    from_scratch: bool = False
+    bucket: str | None = None  # of the installation; named to be sure where state and snapshots go
+    params: dict[str, Param] = {}
+    topics: dict[SourceName, str] = {}
+    addresses: dict[SourceName, str] = {}
+    logging: dict[LoggerName, LogLevel] = {}
+    library: LibraryReference | None = None  # LIBRARY/VERSION; left out, the one that the job has stays
+
+    @model_validator(mode="after")
+    def _one_start(self) -> DeclaredJob:
+        if self.initial_snapshot and self.from_scratch:
+            raise ValueError("initial_snapshot, from_scratch: choose one; a start from scratch has no snapshot")
+        return self
+
+
+class DeclaredSnapshot(_Model):
+    """A snapshot that shall exist; ``cancel`` says that the job stops when it is taken."""
+
+    kind: Literal["snapshot"]
+    name: SnapshotName
+    job: JobName
+    cancel: bool = False
+
+
+class DeclaredCluster(_Model):
+    """How many members the cluster shall have."""
+
+    kind: Literal["cluster"]
+    size: Annotated[int, Field(ge=1, le=1000)]
+
+
+Declared = DeclaredJob | DeclaredSnapshot | DeclaredCluster
+_ANY: TypeAdapter[Declared] = TypeAdapter(Annotated[Declared, Field(discriminator="kind")])
+
+
+def parse(text: str, name: str = "file") -> tuple[Declared, ...]:
+    """All documents of a file, in order.
+
+    Raises:
+        DefinitionError: names the document and each wrong field.
+    """
+    documents = definitions.documents(text, name)
+    if not documents:
+        raise DefinitionError(f"{name} declares nothing; write a document with kind: job, snapshot or cluster.")
+    found = []
+    for number, document in enumerate(documents, 1):
+        try:
+            found.append(_ANY.validate_python(document))
+        except ValidationError as error:
+            told = [
+                f"{'.'.join(str(part) for part in item['loc'] if part not in ('job', 'snapshot', 'cluster'))}: "
+                f"{item['msg'].removeprefix('Value error, ')}"
+                for item in error.errors()
+            ]
+            raise DefinitionError(f"{name}, document {number}: {'; '.join(told)}.") from None
+    return tuple(found)
+
+
+def load(path: Path) -> tuple[Declared, ...]:
+    """All documents of a file. Raises DefinitionError."""
+    return parse(definitions.text_of(path), path.name)

@@ -1,0 +1,196 @@
+"""Points in InfluxDB: written as line protocol, read back as a stream of rows."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import urllib3
+from influxdb_client.client.influxdb_client import InfluxDBClient
+from influxdb_client.client.write_api import SYNCHRONOUS
+from influxdb_client.rest import ApiException
+
+from streamops.model.errors import StreamOpsError, UnreachableError
+from streamops.settings import Settings
+
+Value = int | float
+Point = tuple[int, tuple[str, ...], Value]  # time in epoch ms, tag values, value
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+_TAG = str.maketrans({",": r"\,", "=": r"\=", " ": r"\ ", "\n": r"\n", "\r": r"\r"})
+_MEASUREMENT = str.maketrans({",": r"\,", " ": r"\ "})
+
+
+def line(measurement: str, tags: Mapping[str, str], field: str, value: Value, time_ms: int) -> str:
+    """One point as line protocol, in milliseconds; integers stay integers, empty tags are left out."""
+    return wide_line(measurement, tags, {field: value}, time_ms)
+
+
+def wide_line(measurement: str, tags: Mapping[str, str], fields: Mapping[str, Value | str], time_ms: int) -> str:
+    """One point with several fields; texts are quoted."""
+    named = "".join(f",{key.translate(_TAG)}={text.translate(_TAG)}" for key, text in tags.items() if text)
+    values = ",".join(f"{field.translate(_TAG)}={_shown(value)}" for field, value in fields.items())
+    return f"{measurement.translate(_MEASUREMENT)}{named} {values} {time_ms}"
+
+
+def _shown(value: Value | str) -> str:
+    if isinstance(value, str):
+        text = value.replace("\\", "\\\\").replace('"', '\\"')
+        return f'"{text}"'
+    return f"{value}i" if isinstance(value, int) else repr(float(value))
+
+
+class Points:
+    """The installation's bucket.
+
+    Raises (every method): UnreachableError when InfluxDB does not answer or asks to come back later, which a
+    retry may cure; StreamOpsError when it refuses, which no retry cures.
+    """
+
+    def __init__(self, settings: Settings, timeout_s: float = 10.0) -> None:
+        self.url, self.org, self.bucket = settings.influx_url, settings.influx_org, settings.influx_bucket
+        self._client = InfluxDBClient(
+            url=settings.influx_url,
+            token=settings.influx_token.get_secret_value(),
+            org=settings.influx_org,
+            timeout=int(timeout_s * 1000),
+            enable_gzip=True,
+            retries=urllib3.Retry(0),
+        )
+        self._writer = self._client.write_api(write_options=SYNCHRONOUS)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._writer.close()  # type: ignore[no-untyped-call]
+        self._client.close()  # type: ignore[no-untyped-call]
+
+    def ping(self) -> None:
+        """Make sure that InfluxDB answers at all."""
+        try:
+            self._client.api_client.call_api("/ping", "GET", _preload_content=False)  # type: ignore[no-untyped-call]
+        except (ApiException, urllib3.exceptions.HTTPError, OSError) as error:
+            raise self._translated(error, "a ping") from error
+
+    def write_lines(self, lines: bytes | Iterable[str]) -> None:
+        """Write line protocol with times in milliseconds; a point that is there already is overwritten."""
+        body = lines if isinstance(lines, bytes) else "\n".join(lines).encode()
+        if not body:
+            return
+        try:
+            self._writer.write(self.bucket, self.org, body, write_precision="ms")  # type: ignore[arg-type]
+        except (ApiException, urllib3.exceptions.HTTPError, OSError) as error:
+            raise self._translated(error, "a write") from error
+
+    def read(
+        self, measurement: str, start_ms: int, end_ms: int, tags: Sequence[str] = (), field: str = "value"
+    ) -> Iterator[Point]:
+        """Points with ``start_ms <= time < end_ms``, series by series; the order of series is the server's.
+
+        A point with a tag that is not in ``tags`` still comes, without that tag: as a second point for the
+        same time, so that a recount sees it.
+        """
+        columns = json.dumps(["_time", "_value", *tags])
+        query = (
+            f"from(bucket: {json.dumps(self.bucket)}) |> range(start: {_instant(start_ms)}, stop: {_instant(end_ms)})"
+            f" |> filter(fn: (r) => r._measurement == {json.dumps(measurement)} and r._field == {json.dumps(field)})"
+            f" |> keep(columns: {columns})"
+        )
+        if end_ms <= start_ms:
+            return
+        try:
+            answer = self._client.query_api().query_raw(query, self.org)
+            yield from _rows(io.TextIOWrapper(io.BufferedReader(_Stream(answer)), encoding="utf-8", newline=""), tags)
+        except (ApiException, urllib3.exceptions.HTTPError, OSError) as error:
+            raise self._translated(error, "a query") from error
+
+    def records(self, query: str) -> list[dict[str, Any]]:
+        """The rows of any Flux query, with their columns; for answers that are small."""
+        try:
+            tables = self._client.query_api().query(query, self.org)
+        except (ApiException, urllib3.exceptions.HTTPError, OSError) as error:
+            raise self._translated(error, "a query") from error
+        return [record.values for table in tables for record in table.records]
+
+    def delete(self, measurement: str, start_ms: int, end_ms: int, tags: Mapping[str, str] | None = None) -> None:
+        """Delete points with ``start_ms <= time < end_ms`` that carry these tags."""
+        where = " AND ".join(
+            f"{key}={json.dumps(value)}" for key, value in {"_measurement": measurement, **(tags or {})}.items()
+        )
+        try:
+            # The server's end is inclusive, in nanoseconds.
+            self._client.delete_api().delete(
+                _moment(start_ms), _moment(end_ms) - timedelta(microseconds=1), where, self.bucket, self.org
+            )
+        except (ApiException, urllib3.exceptions.HTTPError, OSError) as error:
+            raise self._translated(error, "a deletion") from error
+
+    def _translated(self, error: Exception, what: str) -> StreamOpsError:
+        status = getattr(error, "status", None)
+        if isinstance(error, ApiException) and status and 400 <= status < 500 and status not in (408, 429):
+            message = str(getattr(error, "message", None) or error.reason or "")[:200]
+            return StreamOpsError(
+                f"InfluxDB at {self.url} refused {what} on bucket {self.bucket} ({status} {message}); "
+                "check bucket, token and data."
+            )
+        return UnreachableError(
+            f"InfluxDB at {self.url} did not answer {what} ({status or type(error).__name__}); "
+            "check that it runs ('make status') and retry."
+        )
+
+
+class _Stream(io.RawIOBase):
+    """urllib3's answer as a file that decompresses on the way."""
+
+    def __init__(self, answer: Any) -> None:
+        self._answer = answer
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, target: Any) -> int:
+        data = self._answer.read(len(target), decode_content=True)
+        target[: len(data)] = data
+        return len(data)
+
+
+def _rows(text: Iterable[str], tags: Sequence[str]) -> Iterator[Point]:
+    """Rows of annotated or plain CSV; every table may come with a header of its own."""
+    header: dict[str, int] = {}
+    times: dict[str, int] = {}
+    whole = False
+    fresh = True
+    for row in csv.reader(text):
+        if not row or row[0].startswith("#"):
+            if row and row[0] == "#datatype":
+                kinds = row
+                fresh = True
+            elif not row:
+                fresh = True
+            continue
+        if fresh:
+            header = {name: index for index, name in enumerate(row)}
+            if "error" in header:
+                raise StreamOpsError(f"InfluxDB could not run the query ({row}); check its log.")
+            when, what = header["_time"], header["_value"]
+            places = [header.get(tag) for tag in tags]
+            whole = kinds[what] in ("long", "unsignedLong")
+            fresh = False
+            continue
+        stamp = row[when]
+        if stamp not in times:
+            times[stamp] = (datetime.fromisoformat(stamp) - _EPOCH) // _MILLISECOND
+        names = tuple("" if place is None else row[place] for place in places)
+        yield times[stamp], names, int(row[what]) if whole else float(row[what])
+
+
+def _moment(time_ms: int) -> datetime:
+    return _EPOCH + time_ms * _MILLISECOND
+
+
+def _instant(time_ms: int) -> str:
+    return _moment(time_ms).isoformat(timespec="milliseconds").replace("+00:00", "Z")

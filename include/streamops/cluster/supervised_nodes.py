@@ -1,0 +1,123 @@
+"""The nodes of an installation: their supervisors, and what the master says of their workers."""
+
+from __future__ import annotations
+
+import contextlib
+from functools import cached_property
+from typing import Any
+
+import httpx
+
+from streamops.clients.supervisor import Supervisor
+from streamops.cluster import nodes
+from streamops.cluster.membership import Program
+from streamops.cluster.nodes import Inventory
+from streamops.settings import Settings
+from streamops.spark.master import DOWN, Master, parse_master
+
+_TIMEOUT_S = 5.0
+MASTER = "master"
+
+
+class SupervisedNodes:
+    """Starts and stops the master and the workers, whichever host they are on.
+
+    Raises (every method that asks a supervisor): UnreachableError when it does not answer or refuses the password;
+    NotFoundError when it does not know the program. Both name the supervisor.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._http = httpx.Client(timeout=_TIMEOUT_S, trust_env=False)
+
+    @cached_property
+    def inventory(self) -> Inventory:
+        """The nodes there are, read once."""
+        return nodes.load(self._settings.nodes_file)
+
+    @cached_property
+    def _private(self) -> dict[str, str]:
+        return nodes.passwords(self._settings.nodes_private_file)
+
+    def program(self, name: str) -> Program:
+        """The program of a node, or of ``master``."""
+        supervisor, program = self._of(name)
+        found = supervisor.program(program)
+        return Program(found.state, found.exit_status, found.detail)
+
+    def start(self, name: str) -> None:
+        """Start it; one that runs is left alone."""
+        supervisor, program = self._of(name)
+        supervisor.start(program)
+
+    def stop(self, name: str) -> Program:
+        """Stop it, and say how it ended; one that does not run is left alone."""
+        supervisor, program = self._of(name)
+        supervisor.stop(program)
+        found = supervisor.program(program)
+        return Program(found.state, found.exit_status, found.detail)
+
+    def decommission(self, name: str) -> None:
+        """Ask a worker to take nothing new: Spark's own means, a signal. It cannot be undone but by a restart."""
+        self.signal(name, "PWR")
+
+    def signal(self, name: str, signal: str) -> None:
+        """Send a signal to the program of a node, or of ``master``."""
+        supervisor, program = self._of(name)
+        supervisor.signal(program, signal)
+
+    def master(self) -> Master:
+        """What the master says; DOWN when it does not answer. Executors are asked of the workers' pages."""
+        data = self._json(f"{self._settings.spark_ui.rstrip('/')}/json/")
+        if data is None:
+            return DOWN
+        return parse_master(data, {item["id"]: self._executors(item) for item in data.get("workers", ())})
+
+    def stateful_tasks(self, page: str, application: str) -> dict[str, int]:
+        """How many tasks of the last stateful Spark stages each executor ran, by executor id, as Spark's API says.
+
+        Args:
+            page: the driver's page, as its status names it.
+        """
+        root = f"{page.rstrip('/')}/api/v1/applications/{application}/stages"
+        listed = self._json(f"{root}?status=complete")
+        found: dict[str, int] = {}
+        for stage in stateful(listed if isinstance(listed, list) else []):
+            # Without details=true, which is the default, the answer has no executorSummary.
+            detail = self._json(f"{root}/{stage['stageId']}/{stage['attemptId']}")
+            summary = detail.get("executorSummary") or {} if isinstance(detail, dict) else {}
+            for executor, numbers in summary.items():
+                found[executor] = found.get(executor, 0) + int(numbers.get("succeededTasks", 0))
+        return found
+
+    def _executors(self, worker: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+        if worker["state"] == "DEAD":
+            return ()
+        data = self._json(f"{worker.get('webuiaddress', '').rstrip('/')}/json/")
+        executors = data.get("executors", ()) if data else ()
+        return tuple((str(item.get("appid", "")), str(item.get("id", ""))) for item in executors)
+
+    def _of(self, name: str) -> tuple[Supervisor, str]:
+        if name == MASTER:
+            url, program = self.inventory.master.supervisor, self.inventory.master.program
+        else:
+            node = self.inventory.node(name)
+            url, program = node.supervisor, node.program
+        password = self._private.get(f"password.{name}", self._private.get("password", ""))
+        return Supervisor(url, self._private.get("user", ""), password), program
+
+    def _json(self, url: str) -> Any:
+        with contextlib.suppress(httpx.HTTPError, ValueError):
+            answer = self._http.get(url)
+            if answer.is_success:
+                return answer.json()
+        return None
+
+
+def stateful(stages: list[dict[str, Any]], newest: int = 6) -> list[dict[str, Any]]:
+    """Those of the newest Spark stages that have as many tasks as there are partitions of state, so more than one.
+
+    A source with one partition has one task in its stage; the stage after the shuffle holds the state.
+    """
+    several = [item for item in stages if int(item.get("numTasks", 0)) > 1]
+    return sorted(several, key=lambda item: int(item["stageId"]))[-newest:]

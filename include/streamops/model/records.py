@@ -1,0 +1,171 @@
+"""What the object store remembers of a job: record, deployments, lease, control and status.
+
+Each is one small JSON object; ``documents`` reads and writes them.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from streamops.model.definitions import Param
+
+Offsets = dict[str, dict[str, int]]  # source -> partition -> next offset to read
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")  # an older release may read a newer object
+
+
+class State(StrEnum):
+    """States of a job as shown everywhere."""
+
+    STARTING = "starting"
+    STANDBY = "standby"
+    RUNNING = "running"
+    RECOVERING = "recovering"
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+    STOPPED_WITH_SNAPSHOT = "stopped-with-snapshot"
+    FAILED = "failed"
+    UNKNOWN = "unknown"
+
+
+FINAL = frozenset({State.STOPPED, State.STOPPED_WITH_SNAPSHOT, State.FAILED})
+
+
+class JobRecord(_Model):
+    """What should be: written only by operations, conditionally."""
+
+    job: str
+    desired: Literal["running", "stopped", "stopped-with-snapshot"] = "stopped"
+    version: str | None = None
+    deployment: int = 0  # the current one; 0 means never deployed
+    last_deployment: int = 0  # highest number ever given out
+    launch: str | None = None  # the only launch that may take the lease
+    standby: str | None = None  # a launch that may warm up, but not take the lease
+    paused: bool = False  # reconciliation leaves it alone
+    snapshot: str | None = None  # the snapshot it was stopped with, if any
+    changed_by: str = ""  # operation id
+
+
+class StageStart(_Model):
+    """From where a stage's state counts: the recount begins exactly here."""
+
+    since_deployment: int
+    offsets: Offsets = {}  # empty means: from the source's own start
+
+
+class LibraryUse(_Model):
+    """A version of a shared library, with the hash of its archive."""
+
+    name: str
+    version: str
+    sha256: str
+
+    @property
+    def label(self) -> str:
+        """As people write it."""
+        return f"{self.name}/{self.version}"
+
+
+class Deployment(_Model):
+    """One lineage of a version with its own checkpoint location.
+
+    Never changed after it is written, but for the library: a restart of the cluster may bring its jobs back on another.
+    """
+
+    job: str
+    number: int
+    version: str
+    artifact_sha256: str
+    runtime_sha256: str
+    created: datetime
+    created_by: str  # operation id
+    from_snapshot: str | None = None  # "job/name"
+    from_deployment: int | None = None
+    params: dict[str, Param] = {}  # set at deploy, over those of the definition
+    topics: dict[str, str] = {}  # source -> topic, directory or URL, set at deploy
+    logging: dict[str, str] = {}  # logger -> level, set at deploy
+    library: LibraryUse | None = None
+    stages: dict[str, StageStart] = {}
+
+
+class Lease(_Model):
+    """The right to write. ``holder`` is None while it is granted to a launch that has not taken it yet."""
+
+    job: str
+    epoch: int
+    launch: str
+    deployment: int
+    holder: str | None = None  # unique per driver process
+    taken: datetime | None = None
+    renewed: datetime | None = None
+    fruitless: int = 0  # holders in a row of this launch that committed nothing
+
+
+class Control(_Model):
+    """An operation's word to one launch."""
+
+    command: Literal["standby", "run", "stop"]
+    operation: str = ""
+    sequence: int = 0
+
+
+class StageStatus(_Model):
+    """What one stage has done. Rates in rows per second, durations in milliseconds, sizes in bytes."""
+
+    batch_id: int = -1  # last committed
+    commits: int = 0  # by this driver process
+    quiet: bool = False  # completed a trigger and found no data
+    offsets: Offsets = {}  # committed: next to read
+    latest: Offsets = {}  # end of the topic at the last trigger
+    started_from: Offsets = {}
+    lag: int = 0
+    input_rate: float = 0.0
+    processed_rate: float = 0.0
+    batch_ms: int = 0
+    watermark_ms: int | None = None
+    late_rows: int = 0  # of this driver process
+    malformed_rows: int = 0
+    ahead_rows: int = 0
+    source_faults: dict[str, int] = {}  # "source.fault" -> how often, of this driver process
+    output_rows: int = 0
+    outputs: int = 0  # batches that wrote rows
+    last_output: datetime | None = None
+    failures: int = 0  # of its query, by this driver process
+    state_rows: int = 0
+    state_bytes: int = 0
+    state_partitions_on: dict[str, int] = {}  # executor host:port -> stateful tasks of the last batch, if known
+    last_commit: datetime | None = None
+    durations_ms: dict[str, int] = {}
+
+
+class DriverStatus(_Model):
+    """Published by one driver process; never the basis of correctness."""
+
+    job: str
+    deployment: int
+    launch: str
+    holder: str
+    epoch: int | None = None
+    state: State
+    reason: str = ""
+    version: str = ""
+    host: str = ""
+    pid: int = 0
+    app_id: str = ""
+    driver: str = ""  # Spark's id of this driver; a relaunched one has another
+    ui: str = ""
+    started: datetime
+    updated: datetime
+    phases_ms: dict[str, int] = {}  # how long context, artifact, standby, restore, first commit took
+    stages: dict[str, StageStatus] = {}
+
+
+def now() -> datetime:
+    """The present, in UTC. For display and for expiry outside Airflow only; order comes from epochs."""
+    return datetime.now(UTC)

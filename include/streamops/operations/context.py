@@ -1,0 +1,116 @@
+"""What a step gets: the operation as recorded, and how to act and speak."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from streamops.model.errors import UnhealthyError
+from streamops.model.names import label
+from streamops.model.records import JobRecord, Offsets
+from streamops.operations.health import Health
+from streamops.operations.operation import Operation, Request
+from streamops.operations.ports import Ports
+from streamops.snapshots import Origin
+from streamops.store import jobs
+from streamops.versions import artifacts
+from streamops.versions.artifacts import ArtifactManifest
+
+Facts = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Work:
+    """One step at work: the operation as recorded, and how to act and speak."""
+
+    ports: Ports
+    operation: Operation
+    say: Callable[[str], None]
+    tick: Callable[[], None] = lambda: None  # called now and then while waiting
+
+    @property
+    def job(self) -> str:
+        return self.operation.job
+
+    @property
+    def request(self) -> Request:
+        return self.operation.request
+
+    @property
+    def before(self) -> JobRecord:
+        """The job record when the operation began: what all ids follow from."""
+        return self.operation.before or JobRecord(job=self.job)
+
+    @property
+    def launch(self) -> str:
+        """The launch that this operation starts."""
+        return self.operation.id
+
+    @property
+    def number(self) -> int:
+        """The deployment that this operation makes."""
+        return self.before.last_deployment + 1
+
+    @property
+    def unchanged(self) -> bool:
+        return bool(self.operation.facts("check").get("unchanged"))
+
+    @property
+    def cold(self) -> bool:
+        """An upgrade that submits only after the stop."""
+        return bool(self.operation.facts("reserve").get("cold"))
+
+    def empty(self, version: ArtifactManifest) -> frozenset[str]:
+        """Stages whose earlier state is not continued, as the check found and somebody accepted.
+
+        Only in the version that was asked for: what is taken back gets all of its state back.
+        """
+        found = self.operation.facts("check").get("empty", ())
+        return frozenset(found if version.version == self.request.version else ())
+
+    def origin(self) -> Origin:
+        owner = self.operation.owner
+        run = f"{owner.dag_id}/{owner.run_id}" if owner.kind == "airflow" else ""
+        return Origin(self.operation.id, owner.user, run)
+
+    def version(self, version: str | None = None) -> ArtifactManifest:
+        """A published version; by default the one that the operation starts."""
+        name = version or self.request.version or self.operation.facts("check").get("to")
+        if name is None:
+            name = jobs.deployment(self.ports.store, self.job, self.before.deployment).version
+        return artifacts.load_manifest(self.ports.store, self.job, name)
+
+    def first(self, version: ArtifactManifest, topics: Mapping[str, str]) -> Callable[[str], Offsets]:
+        """Where a source begins by its definition, as exact offsets that a recount can begin at."""
+
+        def ask(source: str) -> Offsets:
+            if source not in topics:  # not a topic: the source itself finds its beginning
+                return {}
+            ledger = self.ports.ledger
+            latest = version.definition.sources[source].start == "latest"
+            return {source: dict((ledger.end_offsets if latest else ledger.beginning_offsets)(topics[source]))}
+
+        return ask
+
+    def wait(self, look: Callable[[], Health], seconds: float, what: str) -> Health:
+        """Look until it is done.
+
+        Raises:
+            UnhealthyError: it cannot come any more, or did not in time.
+        """
+        deadline, shown = time.monotonic() + seconds, ""
+        while True:
+            found = look()
+            if found.why != shown:
+                self.say(f"{what}: {found.why}")
+                shown = found.why
+            if found.done:
+                return found
+            if found.failed is not None:
+                raise UnhealthyError(f"{what} of {label(self.job)} cannot succeed: {found.failed}")
+            if time.monotonic() > deadline:
+                raise UnhealthyError(f"{what} of {label(self.job)} took longer than {seconds:.0f} s: {found.why}.")
+            self.tick()
+            time.sleep(self.ports.look_s)

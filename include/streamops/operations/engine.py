@@ -1,0 +1,429 @@
+"""The engine: carries out operations step by step, each recorded before its side effect.
+
+A retry, a resumed task, another task try, or an operator who cleared or marked a task all continue from what is
+recorded in the operation object, never from guesses.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from streamops.model.errors import (
+    ConflictError,
+    LockedError,
+    NotFoundError,
+    RefusedError,
+    StreamOpsError,
+    UnhealthyError,
+)
+from streamops.model.names import CLUSTER, label
+from streamops.model.owner import Owner
+from streamops.model.records import FINAL, now
+from streamops.operations import bodies, cluster_jobs, receipts, settling, steps
+from streamops.operations.context import Work
+from streamops.operations.operation import OVER, Operation, Request, StepRecord, plan
+from streamops.operations.ports import Ports
+from streamops.spark.submission import Submission
+from streamops.store import documents, jobs, keys, locks
+from streamops.store.documents import Versioned
+from streamops.store.object_store import ObjectStore
+
+__all__ = ["Engine", "Ports", "list_operations"]
+
+AtPoint = Callable[[str, str], None]
+_RENEW_S = 30.0
+
+
+class Engine:
+    """Operations on one installation.
+
+    Args:
+        say: receives one line for each thing done, with ids, counts and durations; together they are the audit.
+        at_point: called with a step and ``before`` (recorded as started) or ``after`` (effect done, not recorded
+            yet): where tests kill, and where a task that may no longer run refuses to go on. The steps of taking
+            an operation back are named ``undo:STEP``.
+    """
+
+    def __init__(
+        self,
+        ports: Ports,
+        say: Callable[[str], None] = lambda line: None,
+        at_point: AtPoint = lambda step, when: None,
+    ) -> None:
+        self.ports, self.say, self.at_point = ports, say, at_point
+        self.store = ports.store
+
+    # --- the life of an operation
+
+    def begin(self, request: Request, owner: Owner, operation_id: str) -> Operation:
+        """Take the job's operation lock and write the operation object; for a known id, give what is recorded.
+
+        Raises:
+            LockedError: another operation holds the job; the message names its owner. Nothing was done.
+        """
+        found = self.find(request.job, operation_id)
+        if found is not None and found.state in OVER:
+            return found
+        lock = locks.acquire(
+            self.store, request.job, operation_id, request.runbook, owner, self.ports.owners.finished, now()
+        )
+        if lock.abandoned and lock.abandoned != operation_id:
+            self._settle(request.job, lock.abandoned)
+        if lock.abandoned:
+            locks.renew(self.store, request.job, operation_id, now(), settled=True)
+        if found is not None:
+            return self._change(found.job, operation_id, {"state": "running"}) if found.state == "failed" else found
+        moment = now()
+        operation = Operation(
+            id=operation_id,
+            request=request,
+            owner=owner,
+            created=moment,
+            updated=moment,
+            before=None if request.job == CLUSTER else jobs.record(self.store, request.job),
+        )
+        try:
+            documents.write(self.store, keys.operation(request.job, operation_id), operation, new=True)
+        except ConflictError:  # another try of the same task was faster
+            return self._read(request.job, operation_id).value
+        self.say(f"Operation {operation_id}: {request.runbook} of {label(request.job)} for {owner.label()}")
+        return operation
+
+    def preview(self, request: Request, owner: Owner) -> dict[str, Any]:
+        """What the first step would say of a request now; nothing is written and no lock is taken.
+
+        Raises:
+            StreamOpsError: why the request would be refused.
+        """
+        moment, before = now(), jobs.record(self.store, request.job)
+        operation = Operation(id="preview", request=request, owner=owner, created=moment, updated=moment, before=before)
+        first = plan(request.runbook)[0].name
+        return bodies.body(request.runbook, first)(self._work(operation))
+
+    def find(self, job: str, operation_id: str) -> Operation | None:
+        """The operation as recorded, or None: it never began."""
+        found = documents.read(self.store, keys.operation(job, operation_id), Operation)
+        return found.value if found else None
+
+    def run_task(self, job: str, operation_id: str, task: str) -> dict[str, Any]:
+        """Carry out the steps of one task, continuing at what is recorded.
+
+        Returns:
+            The facts of the task's steps.
+
+        Raises:
+            RefusedError: the operation is over, or a step before this task is not done.
+            LockedError: the job went to another operation.
+            StreamOpsError: what a step ran into; the step can be tried again.
+        """
+        operation = self._read(job, operation_id).value
+        mine = [step for step in plan(operation.request.runbook) if step.task == task]
+        if not mine:
+            raise NotFoundError(f"Runbook {operation.request.runbook} has no task {task!r}.")
+        for step in plan(operation.request.runbook):
+            if step in mine:
+                break
+            if not operation.done(step.name):
+                raise RefusedError(f"Step {step.name} of {operation_id} is not done; run its task {step.task} first.")
+        facts: dict[str, Any] = {}
+        for step in mine:
+            facts |= self._run_step(job, operation_id, step.name)
+        return facts
+
+    def poll(self, job: str, operation_id: str, step: str) -> tuple[bool, str]:
+        """One look at a waiting step: whether it is done, and what it waits for. Changes nothing.
+
+        Raises:
+            UnhealthyError: waiting is pointless.
+            RefusedError: the operation was ended meanwhile.
+        """
+        operation = self._read(job, operation_id).value
+        if operation.done(step):
+            return True, str(operation.facts(step).get("why", "done"))
+        if operation.state != "running":
+            raise RefusedError(
+                f"Operation {operation_id} is {operation.state} ({operation.reason}); nothing is awaited."
+            )
+        looks = bodies.looks(operation.request.runbook)
+        if step not in looks:
+            raise NotFoundError(f"Step {step!r} waits for nothing.")
+        found = looks[step](self._work(operation))
+        if found.failed is not None:
+            raise UnhealthyError(f"{step} of {label(job)} cannot succeed: {found.failed}")
+        return found.done, found.why
+
+    def submission(self, job: str, operation_id: str) -> Submission | None:
+        """What the submit step puts on the cluster; None when there is nothing to submit in that step."""
+        work = self._work(self._read(job, operation_id).value)
+        return None if work.unchanged or work.cold else steps.started_submission(work)
+
+    def record_submitted(self, job: str, operation_id: str, driver_id: str) -> None:
+        """Note that somebody else has submitted what ``submission`` gave."""
+        self._record(job, operation_id, "submit", started=True)
+        self._record(job, operation_id, "submit", facts={"driver": driver_id, "launch": operation_id})
+
+    def fail(self, job: str, operation_id: str, reason: str) -> None:
+        """Record that the operation failed. An operation that is over stays as it is."""
+        operation = self._read(job, operation_id).value
+        if operation.state != "running":
+            return
+        operation = self._change(job, operation_id, {"state": "failed", "reason": reason})
+        self._tell_truth(operation)
+        settling.settle(self.ports, operation, "failed", self.say)
+        self.say(f"Operation {operation_id} failed at {operation.at() or 'its end'}: {reason}")
+
+    def undo(self, job: str, operation_id: str) -> str:
+        """Take a failed operation back, step by recorded step; says what was done."""
+        operation = self._read(job, operation_id).value
+        if operation.state in OVER:
+            return f"Operation {operation_id} is {operation.state}; there is nothing to take back."
+        said, names = bodies.route(operation)
+        for name in names:
+            self._run_undo(job, operation_id, name)
+        if names:
+            operation = self._change(job, operation_id, {"state": "undone"})
+            for line in receipts.lines(settling.settle(self.ports, operation, "undone", self.say)):
+                self.say(line)
+        self.say(f"Operation {operation_id}: {said}")
+        return f"{said[0].upper()}{said[1:]}."
+
+    def release(self, job: str, operation_id: str) -> None:
+        """Give the job's operation lock back."""
+        operation = self.find(job, operation_id) if job == CLUSTER else None
+        if operation is not None:
+            cluster_jobs.release(self._work(operation))
+        if locks.release(self.store, job, operation_id):
+            self.say(f"The operation lock of {label(job)} is free")
+
+    # --- without Airflow
+
+    def run(self, request: Request, owner: Owner, operation_id: str) -> Operation:
+        """All tasks in this process; on failure, taken back. The lock is free at the end.
+
+        Raises:
+            LockedError: another operation holds the job; nothing was done.
+            StreamOpsError: what failed, after it was taken back.
+        """
+        self.begin(request, owner, operation_id)
+        return self._carry_on(request.job, operation_id)
+
+    def resume(self, job: str, operation_id: str) -> Operation:
+        """Finish an operation whose owner is gone, from its recorded step on.
+
+        Raises:
+            RefusedError: its owner lives, it is over, or it is being taken back.
+        """
+        operation = self._orphan(job, operation_id, "resume")
+        if operation.undo:
+            raise RefusedError(f"Operation {operation_id} is being taken back; finish that with 'operations abort'.")
+        self._change(job, operation_id, {"state": "running", "reason": ""})
+        return self._carry_on(job, operation_id)
+
+    def abort(self, job: str, operation_id: str) -> Operation:
+        """Take an operation back whose owner is gone, and free the job.
+
+        Raises:
+            RefusedError: its owner lives, or it is over.
+        """
+        self._orphan(job, operation_id, "abort")
+        with self._renewing(job, operation_id):
+            self.fail(job, operation_id, "aborted by an operator")
+            self.undo(job, operation_id)
+        operation = self._read(job, operation_id).value
+        if operation.state == "failed":
+            operation = self._change(job, operation_id, {"state": "aborted"})
+        self.release(job, operation_id)
+        return operation
+
+    def _carry_on(self, job: str, operation_id: str) -> Operation:
+        with self._renewing(job, operation_id):
+            try:
+                operation = self._read(job, operation_id).value
+                for step in plan(operation.request.runbook):
+                    self._run_step(job, operation_id, step.name)
+            except StreamOpsError as error:
+                self.fail(job, operation_id, str(error))
+                self.undo(job, operation_id)
+                self.release(job, operation_id)
+                raise
+        self.release(job, operation_id)
+        return self._read(job, operation_id).value
+
+    def _orphan(self, job: str, operation_id: str, verb: str) -> Operation:
+        operation = self._read(job, operation_id).value
+        if operation.state in OVER:
+            raise RefusedError(f"Operation {operation_id} is {operation.state}; there is nothing to {verb}.")
+        found = locks.read(self.store, job)
+        if found is not None and found.value.operation == operation_id:
+            lock = found.value
+            lives = (
+                self.ports.owners.finished(operation.owner) is False
+                if operation.owner.kind == "airflow"
+                else not locks.is_stale(lock, self.ports.owners.finished, now())
+            )
+            if lives:
+                raise RefusedError(
+                    f"{operation.owner.label()} still works on {operation_id}; end that first, then {verb} it."
+                )
+            locks.renew(self.store, job, operation_id, now())
+        else:
+            helper = Owner(kind="cli", run_id=operation_id, user=operation.owner.user)
+            locks.acquire(
+                self.store, job, operation_id, operation.request.runbook, helper, self.ports.owners.finished, now()
+            )
+        return operation
+
+    def _settle(self, job: str, operation_id: str) -> None:
+        """An operation whose owner is gone is taken back before the next one begins."""
+        operation = self.find(job, operation_id)
+        if operation is None or operation.state in OVER:
+            return
+        self.say(f"Operation {operation_id} was abandoned at {operation.at()}: it is taken back first")
+        self.fail(job, operation_id, "abandoned by its owner")
+        said, names = bodies.route(operation)
+        for name in names:
+            self._run_undo(job, operation_id, name, locked=False)
+        self._change(job, operation_id, {"state": "undone" if names else "aborted"})
+        if job == CLUSTER:
+            cluster_jobs.release(self._work(operation))
+        self.say(f"Operation {operation_id}: {said}")
+
+    # --- steps
+
+    def _run_step(self, job: str, operation_id: str, name: str) -> dict[str, Any]:
+        operation = self._read(job, operation_id).value
+        if operation.done(name):
+            return operation.facts(name)
+        self._open(operation)
+        operation = self._record(job, operation_id, name, started=True)
+        self.at_point(name, "before")
+        facts = bodies.body(operation.request.runbook, name)(self._work(operation))
+        self.at_point(name, "after")
+        operation = self._record(job, operation_id, name, facts=facts)
+        seconds = operation.steps[name].seconds or 0.0
+        self.say(f"Step {name} of {operation_id} done in {seconds:.2f} s")
+        return facts
+
+    def _run_undo(self, job: str, operation_id: str, name: str, *, locked: bool = True) -> None:
+        operation = self._read(job, operation_id).value
+        if name in operation.undo and operation.undo[name].finished:
+            return
+        if locked:
+            locks.renew(self.store, job, operation_id, now())
+        operation = self._record(job, operation_id, name, started=True, which="undo")
+        self.at_point(f"undo:{name}", "before")
+        facts = bodies.undo_body(operation.request.runbook, name)(self._work(operation))
+        self.at_point(f"undo:{name}", "after")
+        operation = self._record(job, operation_id, name, facts=facts, which="undo")
+        self.say(f"Undo step {name} of {operation_id} done in {operation.undo[name].seconds or 0.0:.2f} s")
+
+    def _open(self, operation: Operation) -> None:
+        """Make sure that this operation may still act."""
+        if operation.state in OVER or operation.undo:
+            raise RefusedError(
+                f"Operation {operation.id} is {operation.state if operation.state in OVER else 'being taken back'}; "
+                "nothing more is done in it. Trigger the runbook again."
+            )
+        if operation.state == "failed":  # somebody cleared a task: go on, if the job is still free
+            finished = self.ports.owners.finished
+            runbook, owner = operation.request.runbook, operation.owner
+            locks.acquire(self.store, operation.job, operation.id, runbook, owner, finished, now())
+            self._change(operation.job, operation.id, {"state": "running", "reason": ""})
+            return
+        locks.renew(self.store, operation.job, operation.id, now())
+
+    def _record(
+        self,
+        job: str,
+        operation_id: str,
+        name: str,
+        *,
+        started: bool = False,
+        facts: dict[str, Any] | None = None,
+        which: str = "steps",
+    ) -> Operation:
+        def change(operation: Operation) -> Operation:
+            old: StepRecord | None = getattr(operation, which).get(name)
+            if started:
+                record = old.model_copy(update={"tries": old.tries + 1}) if old else StepRecord(started=now())
+            else:
+                assert old is not None
+                record = old.model_copy(update={"finished": now(), "facts": facts or {}})
+            changed = operation.with_step(name, record, undo=which == "undo")
+            return changed.model_copy(update={"state": "succeeded"}) if name == "finish" and not started else changed
+
+        return self._rewrite(job, operation_id, change)
+
+    def _change(self, job: str, operation_id: str, update: dict[str, Any]) -> Operation:
+        return self._rewrite(
+            job, operation_id, lambda operation: operation.model_copy(update={**update, "updated": now()})
+        )
+
+    def _rewrite(self, job: str, operation_id: str, change: Callable[[Operation], Operation]) -> Operation:
+        for _ in range(10):
+            found = self._read(job, operation_id)
+            new = change(found.value)
+            try:
+                documents.write(self.store, keys.operation(job, operation_id), new, over=found.etag)
+            except ConflictError:
+                continue
+            return new
+        raise ConflictError(f"Operation {operation_id} keeps changing; see 'streamops operations show {operation_id}'.")
+
+    def _read(self, job: str, operation_id: str) -> Versioned[Operation]:
+        found = documents.read(self.store, keys.operation(job, operation_id), Operation)
+        if found is None:
+            raise NotFoundError(f"Job {job} has no operation {operation_id}; 'streamops operations' lists them.")
+        return found
+
+    def _work(self, operation: Operation) -> Work:
+        return Work(self.ports, operation, self.say)
+
+    def _tell_truth(self, operation: Operation) -> None:
+        """A job whose new driver ended for good is not running, whatever was wished for."""
+        if operation.request.runbook not in ("deploy_job", "start_job"):
+            return
+        found = jobs.status(self.store, operation.job, operation.id)
+        record = jobs.record(self.store, operation.job)
+        if record and record.launch == operation.id and found and found.state in FINAL:
+            jobs.change(self.store, operation.job, {"desired": "stopped", "changed_by": operation.id})
+
+    def _renewing(self, job: str, operation_id: str) -> _Renewer:
+        def renew() -> None:
+            locks.renew(self.store, job, operation_id, now())
+            if job == CLUSTER:
+                cluster_jobs.renew(self._work(self._read(job, operation_id).value))
+
+        return _Renewer(renew)
+
+
+class _Renewer:
+    """Shows, while a block runs, that an owner outside Airflow lives."""
+
+    def __init__(self, renew: Callable[[], object]) -> None:
+        self._renew, self._over = renew, threading.Event()
+        self._thread = threading.Thread(target=self._go, daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join(5)
+
+    def _go(self) -> None:
+        while not self._over.wait(_RENEW_S):
+            try:
+                self._renew()
+            except LockedError:
+                return
+            except StreamOpsError:
+                continue
+
+
+def list_operations(store: ObjectStore, job: str) -> list[Operation]:
+    """All operations of a job, the oldest first."""
+    found = (documents.read(store, info.key, Operation) for info in store.list(keys.operations(job)))
+    return sorted((item.value for item in found if item), key=lambda item: item.created)

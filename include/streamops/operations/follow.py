@@ -1,0 +1,224 @@
+"""Start a runbook in Airflow and follow it: what the command line, the demo and the benchmarks do alike."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+from pydantic import ValidationError
+
+from streamops.clients.airflow import Airflow, Run
+from streamops.model import records
+from streamops.model.errors import LockedError, NotFoundError, RefusedError, StreamOpsError, UnreachableError
+from streamops.model.names import CLUSTER
+from streamops.operations.operation import Operation, Request, plan
+from streamops.store import documents, keys
+from streamops.store.object_store import ObjectStore
+
+POLL_S = 1.0
+PATIENCE_S = 60.0  # Airflow may be restarted while it is followed; the runbook goes on without being watched
+
+StepState = Literal["waiting", "running", "done", "failed", "taken back"]
+
+
+@dataclass(frozen=True)
+class StepView:
+    """One step as shown to a person; ``seconds`` so far, None before it began."""
+
+    name: str
+    title: str
+    state: StepState
+    seconds: float | None = None
+    facts: str = ""
+
+
+Show = Callable[[tuple[StepView, ...]], None]
+
+
+def request(runbook: str, **values: Any) -> Request:
+    """A checked request; values that are None are left out.
+
+    Raises:
+        RefusedError: names each wrong value and what is allowed.
+    """
+    given = {key: value for key, value in values.items() if value is not None}
+    try:
+        return Request.model_validate({"runbook": runbook, **given})
+    except ValidationError as error:
+        told = [
+            f"{'.'.join(map(str, item['loc'])) or runbook}: {item['msg'].removeprefix('Value error, ').rstrip('.')}"
+            for item in error.errors()
+        ]
+        raise RefusedError(f"The request is refused: {'; '.join(told)}. Nothing was touched.") from None
+
+
+def view(runbook: str, operation: Operation | None, now: datetime) -> tuple[StepView, ...]:
+    """The plan with what has been done of it; steps of taking it back come last."""
+    if operation is None:
+        return tuple(StepView(step.name, step.title, "waiting") for step in plan(runbook))
+    failed = operation.state not in ("running", "succeeded")
+    when, until = spans(operation), operation.updated if failed else now
+    shown = []
+    for step in plan(runbook):
+        if step.name not in when:
+            shown.append(StepView(step.name, step.title, "waiting"))
+            continue
+        began, ended = when[step.name]
+        state: StepState = "done" if ended else "failed" if failed else "running"
+        reported = facts(operation.facts(step.name))
+        shown.append(StepView(step.name, step.title, state, ((ended or until) - began).total_seconds(), reported))
+    for name, record in operation.undo.items():
+        state = "taken back" if record.finished else "running"
+        seconds = ((record.finished or now) - record.started).total_seconds()
+        title = f"Take back: {name.replace('_', ' ')}"
+        shown.append(StepView(f"undo {name}", title, state, seconds, facts(record.facts)))
+    return tuple(shown)
+
+
+def spans(operation: Operation) -> dict[str, tuple[datetime, datetime | None]]:
+    """When each step that has begun did so, and when it ended.
+
+    A step that waits is recorded only once its wait is over: it begins where the step before it ended.
+    """
+    found: dict[str, tuple[datetime, datetime | None]] = {}
+    before: datetime | None = None
+    for step in plan(operation.request.runbook):
+        record = operation.steps.get(step.name)
+        if record is None and not (step.waits and before and operation.state != "succeeded"):
+            break
+        began = before if step.waits and before else record.started if record else None
+        if began is None:
+            break
+        ended = record.finished if record else None
+        found[step.name] = (began, ended)
+        before = ended
+        if ended is None:
+            break
+    return found
+
+
+def facts(reported: dict[str, Any]) -> str:
+    """The short ones among a step's facts, as text."""
+    short = [
+        f"{key.replace('_', ' ')} {f'{value:,}' if isinstance(value, int) else value}"
+        for key, value in reported.items()
+        if isinstance(value, str | int) and not isinstance(value, bool) and 0 < len(str(value)) <= 40
+    ]
+    return ", ".join(short[:4])
+
+
+class Runbooks:
+    """The runbooks of one installation.
+
+    Args:
+        airflow: where they run.
+        store: where operations are recorded.
+    """
+
+    def __init__(self, airflow: Airflow, store: ObjectStore) -> None:
+        self.airflow = airflow
+        self.store = store
+
+    def wait_ready(self, runbooks: tuple[str, ...], deadline_s: float = 120.0) -> None:
+        """Wait until Airflow knows these runbooks, which takes some seconds after its start.
+
+        Raises:
+            UnreachableError: not in time; names those that are missing.
+        """
+        end = time.monotonic() + deadline_s
+        while missing := [name for name in runbooks if not self.airflow.ready(name)]:
+            if time.monotonic() > end:
+                raise UnreachableError(
+                    f"Airflow does not offer {', '.join(missing)} after {deadline_s:g} s; see its import errors."
+                )
+            time.sleep(POLL_S)
+
+    def run(self, asked: Request, show: Show, told: Callable[[Run], None] = lambda run: None) -> Operation:
+        """Trigger a runbook, follow it to its end, and return its operation.
+
+        Args:
+            show: is given the steps whenever they may have changed.
+            told: is given the run once Airflow has accepted it.
+
+        Raises:
+            RefusedError: Airflow did not accept the request.
+            LockedError: another operation holds the job; nothing was done.
+            StreamOpsError: the runbook failed; the message is that of the failed step.
+        """
+        own = {"runbook", "job"} if asked.job == CLUSTER else {"runbook"}
+        conf = asked.model_dump(mode="json", exclude=own, exclude_unset=True)
+        run = self.airflow.trigger(asked.runbook, conf)
+        told(run)
+        operation = self._watch(asked, run, show)
+        run = self.airflow.run(run.dag_id, run.run_id)
+        if operation is not None and operation.state == "succeeded" and run.state == "success":
+            return operation
+        raise self._failure(run, operation)
+
+    def operation_of(self, run: Run, job: str, known: set[str] | None = None) -> Operation | None:
+        """The operation that a run began; keys in ``known`` are of other runs and are not read again."""
+        known = set() if known is None else known
+        for info in self.store.list(keys.operations(job)):
+            if info.key in known:
+                continue
+            found = documents.read(self.store, info.key, Operation)
+            if found and found.value.owner.run_id == run.run_id and found.value.owner.dag_id == run.dag_id:
+                return found.value
+            known.add(info.key)
+        return None
+
+    def _watch(self, asked: Request, run: Run, show: Show) -> Operation | None:
+        known: set[str] = set()
+        operation: Operation | None = None
+        heard = time.monotonic()
+        while True:
+            try:
+                # Before the operation is read, so that its last change is seen.
+                finished = self.airflow.run(run.dag_id, run.run_id).finished
+                if operation is None:
+                    operation = self.operation_of(run, asked.job, known)
+                else:
+                    newer = documents.read(self.store, keys.operation(asked.job, operation.id), Operation)
+                    operation = newer.value if newer else operation
+                heard = time.monotonic()
+            except UnreachableError:
+                if time.monotonic() - heard > PATIENCE_S:
+                    raise
+                finished = False
+            show(view(asked.runbook, operation, records.now()))
+            if finished:
+                return operation
+            time.sleep(POLL_S)
+
+    def _failure(self, run: Run, operation: Operation | None) -> StreamOpsError:
+        tasks = self.airflow.tasks(run.dag_id, run.run_id)
+        where = f"See {self.airflow.page(run)}"
+        for task in tasks:
+            if task.task_id == "check" and task.state == "skipped":
+                lines = self.airflow.log(run.dag_id, run.run_id, task.task_id, task.tries)
+                why = next((line for line in reversed(lines) if "Nothing was done" in line), "")
+                return LockedError(why or f"Nothing was done: another operation is at work. {where}.")
+        for task in tasks:
+            if task.state == "failed" and task.task_id != "outcome":
+                why = self.airflow.error(run.dag_id, run.run_id, task.task_id, task.tries)
+                after = _afterwards(operation)
+                return StreamOpsError(f"{_sentence(why or f'Task {task.task_id} failed')}{after} {where}.")
+        if operation is None:
+            return NotFoundError(f"The run ended {run.state} without an operation. {where}.")
+        return StreamOpsError(f"{_sentence(operation.reason or f'The operation ended {operation.state}')} {where}.")
+
+
+def _sentence(text: str) -> str:
+    return f"{text.strip().rstrip('.')}."
+
+
+def _afterwards(operation: Operation | None) -> str:
+    if operation is None:
+        return ""
+    restored = [name for name, record in operation.undo.items() if record.finished]
+    if operation.state == "undone" and restored and operation.before and operation.before.version:
+        return f" It was taken back: {operation.job} {operation.before.version} is as before."
+    return ""

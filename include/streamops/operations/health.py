@@ -1,0 +1,87 @@
+"""When a driver is healthy, warm, or beyond hope: decided from what it published and from the lease."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from streamops.model.records import FINAL, DriverStatus, Lease, State
+
+MOST_FAILURES = 3  # of one stage's query in the warm driver
+
+
+@dataclass(frozen=True)
+class Health:
+    """A verdict. ``failed`` is the reason why waiting is pointless, ``why`` what is waited for or was found."""
+
+    done: bool
+    failed: str | None
+    why: str
+
+
+def assess(status: DriverStatus | None, lease: Lease | None, launch: str, stages: Iterable[str]) -> Health:
+    """Healthy: the lease is held by this launch, and every stage has committed a batch or found no data.
+
+    Args:
+        status: what the driver published last, if anything.
+        lease: the job's lease.
+        launch: the launch that should be working.
+        stages: all stages of its version.
+    """
+    if status is None or status.launch != launch:
+        return Health(False, None, f"launch {launch} has not reported yet: its driver is starting")
+    if status.state in FINAL:
+        return Health(False, status.reason or str(status.state), f"the driver ended: {status.reason or status.state}")
+    if lease is None or lease.launch != launch or lease.holder != status.holder:
+        return Health(False, None, f"the driver is {status.state} and does not hold the lease yet")
+    waiting = [name for name in stages if not _works(status, name)]
+    if waiting:
+        return Health(False, None, f"epoch {lease.epoch}; first batch of {', '.join(waiting)} is not committed yet")
+    quiet = [name for name in stages if not status.stages[name].commits]
+    shown = f", no data yet for {', '.join(quiet)}" if quiet else ""
+    return Health(True, None, f"epoch {lease.epoch} held, every stage works{shown}")
+
+
+def fails_repeatedly(stage: str, failures: int) -> str:
+    """Why waiting for a stage is pointless whose query failed this often in the warm driver; empty if it is not."""
+    return f"it fails repeatedly: stage {stage} failed {failures} times" if failures >= MOST_FAILURES else ""
+
+
+def assess_new(status: DriverStatus | None, lease: Lease | None, launch: str, stages: Iterable[str]) -> Health:
+    """As ``assess``, of a version that has yet to prove itself: a query that only fails is not waited for.
+
+    The driver goes on trying, which is right when a server is away under a job that has worked; here somebody waits,
+    and while they wait no version works.
+    """
+    found = assess(status, lease, launch, stages)
+    if found.done or found.failed or status is None or status.launch != launch:
+        return found
+    for name, stage in status.stages.items():
+        if not stage.commits and (why := fails_repeatedly(name, stage.failures)):
+            return Health(False, why, why)
+    return found
+
+
+def assess_standby(status: DriverStatus | None, launch: str) -> Health:
+    """Warm: context and executors are up, and the driver waits for its word."""
+    if status is None or status.launch != launch:
+        return Health(False, None, f"launch {launch} has not reported yet: its driver is starting")
+    if status.state in FINAL:
+        return Health(False, status.reason or str(status.state), f"the driver ended: {status.reason or status.state}")
+    if status.state is State.STANDBY:
+        return Health(True, None, f"the driver on {status.host or 'its node'} is warm and waits for its word")
+    return Health(False, None, f"the driver is {status.state}")
+
+
+def assess_stop(status: DriverStatus | None, launch: str) -> Health:
+    """Stopped: the driver wrote its final status. A driver that failed has stopped, too."""
+    if status is None or status.launch != launch:
+        return Health(False, None, f"launch {launch} has not reported at all")
+    if status.state in FINAL:
+        return Health(True, None, f"the driver is {status.state}: {status.reason or 'at a batch boundary'}")
+    return Health(False, None, f"the driver is {status.state}")
+
+
+def _works(status: DriverStatus, stage: str) -> bool:
+    found = status.stages.get(stage)
+    return found is not None and (found.commits >= 1 or found.quiet)

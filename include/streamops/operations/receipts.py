@@ -1,0 +1,189 @@
+"""The receipt of an operation: what was asked for, by whom, and what happened. It holds no secret."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from streamops.model.names import label
+from streamops.model.records import Deployment, Offsets, now
+from streamops.operations.operation import LEAVE_RUNNING, Operation, plan
+from streamops.store import documents, keys
+from streamops.store.object_store import ObjectStore
+
+AIRFLOW, HERE = "Airflow", "the command line, without Airflow"
+
+
+class Ran(BaseModel):
+    """One deployment that an operation met: which bytes it runs."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    version: str
+    deployment: int
+    artifact_sha256: str
+    runtime_sha256: str
+    from_snapshot: str | None = None
+    library: str | None = None  # LIBRARY/VERSION and the hash of its archive
+
+
+class Moved(BaseModel):
+    """A stage's next offsets to read: when the old driver had stopped, and when the new one was healthy."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    before: Offsets = {}
+    after: Offsets = {}
+
+
+class Receipt(BaseModel):
+    """One operation in hindsight. Durations in seconds."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    id: str
+    job: str
+    runbook: str
+    state: str
+    reason: str = ""
+    requested_by: str
+    owner: str
+    via: str = AIRFLOW
+    inputs: dict[str, Any]
+    began: datetime
+    finished: datetime
+    seconds: float
+    before: dict[str, Any] = {}
+    ran: dict[str, Ran] = {}  # "before" and "after"
+    snapshot: str | None = None  # taken, or gone back to, as JOB/NAME
+    offsets: dict[str, Moved] = {}
+    verdicts: dict[str, Any] = {}  # stage -> what was said of its state before anything was touched
+    cost: dict[str, Any] = {}  # of going back, by hand or because the new version was not healthy
+    recount: dict[str, Any] = {}
+    steps: dict[str, float | None] = {}
+    undo: dict[str, float | None] = {}
+    facts: dict[str, dict[str, Any]] = {}  # by step; those of taking it back as "undo:STEP"
+    gap_seconds: float | None = None  # from the word to stop to the first commit after it, as far as the steps show
+
+
+def receipt(operation: Operation, state: str, ran: Mapping[str, Deployment] | None = None) -> Receipt:
+    """What there is to say of an operation that is over.
+
+    Args:
+        ran: the deployments ``before`` and ``after``, as far as there are any.
+    """
+    moment = now()
+    steps = {
+        step.name: operation.steps[step.name]
+        for step in plan(operation.request.runbook)
+        if step.name in operation.steps
+    }
+    gap = None
+    if operation.request.runbook in LEAVE_RUNNING and operation.done("healthy") and operation.facts("await_stop"):
+        healthy = steps["healthy"].finished
+        gap = (healthy - steps["request_stop"].started).total_seconds() if healthy else None
+    check = operation.facts("check")
+    name = next((f["snapshot"] for f in (operation.facts("commit_manifest"), check) if f.get("snapshot")), None)
+    dismissed = operation.undo["dismiss"].facts if "dismiss" in operation.undo else {}
+    return Receipt(
+        id=operation.id,
+        job=operation.job,
+        runbook=operation.request.runbook,
+        state=state,
+        reason=operation.reason,
+        requested_by=operation.owner.user,
+        owner=operation.owner.label(),
+        via=AIRFLOW if operation.owner.kind == "airflow" else HERE,
+        inputs=operation.request.model_dump(mode="json", exclude_defaults=True),
+        began=operation.created,
+        finished=moment,
+        seconds=(moment - operation.created).total_seconds(),
+        before=operation.before.model_dump(mode="json") if operation.before else {},
+        ran={which: _ran(found) for which, found in (ran or {}).items()},
+        snapshot=name if name is None or "/" in name else f"{operation.job}/{name}",
+        offsets=_offsets(operation),
+        verdicts=check.get("verdicts") or check.get("stages") or {},
+        cost=dismissed.get("cost") or check.get("cost") or {},
+        recount=operation.facts("recount"),
+        steps={name: record.seconds for name, record in steps.items()},
+        undo={name: record.seconds for name, record in operation.undo.items()},
+        facts={name: record.facts for name, record in steps.items()}
+        | {f"undo:{name}": record.facts for name, record in operation.undo.items()},
+        gap_seconds=gap,
+    )
+
+
+def _ran(found: Deployment) -> Ran:
+    return Ran(
+        version=found.version,
+        deployment=found.number,
+        artifact_sha256=found.artifact_sha256,
+        runtime_sha256=found.runtime_sha256,
+        from_snapshot=found.from_snapshot,
+        library=f"{found.library.label} {found.library.sha256}" if found.library else None,
+    )
+
+
+def _offsets(operation: Operation) -> dict[str, Moved]:
+    exported = operation.facts("export_and_restore") or operation.facts("export")
+    stopped = exported.get("stages") or operation.facts("await_stop").get("stages") or {}
+    after = operation.facts("healthy").get("stages") or {}
+    return {
+        stage: Moved(before=stopped.get(stage, {}).get("offsets", {}), after=after.get(stage, {}).get("offsets", {}))
+        for stage in dict.fromkeys((*stopped, *after))
+    }
+
+
+def lines(found: Receipt) -> Iterator[str]:
+    """A receipt for people."""
+    yield f"Receipt {found.id}: {found.runbook} of {label(found.job)} {found.state} after {found.seconds:.1f} s"
+    yield f"  asked for by {found.requested_by or 'unknown'}, via {found.via} ({found.owner})"
+    if asked := ", ".join(f"{key}={value}" for key, value in found.inputs.items() if key not in ("runbook", "job")):
+        yield f"  asked for: {asked}"
+    if found.reason:
+        yield f"  reason: {found.reason}"
+    for which, ran in found.ran.items():
+        origin = f", from snapshot {ran.from_snapshot}" if ran.from_snapshot else ""
+        yield (
+            f"  {which}: {ran.version}, deployment {ran.deployment}{origin}, "
+            f"artifact {ran.artifact_sha256[:12]}, runtime {ran.runtime_sha256[:12]}"
+            + (f", library {ran.library.split()[0]}" if ran.library else "")
+        )
+    if found.snapshot:
+        yield f"  snapshot: {found.snapshot}"
+    for stage, moved in found.offsets.items():
+        yield f"  {stage}: stopped at {_short(moved.before)}, healthy at {_short(moved.after)}"
+    for stage, verdict in found.verdicts.items():
+        said = verdict.get("verdict", verdict) if isinstance(verdict, dict) else verdict
+        yield f"  verdict of {stage}: {said}"
+    if found.cost.get("again"):
+        again = ", ".join(f"{stage} {events:,}" for stage, events in found.cost["again"].items())
+        yield f"  cost: events processed again: {again}"
+    for title, durations in (("steps", found.steps), ("taken back", found.undo)):
+        if durations:
+            took = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in durations.items() if seconds is not None)
+            yield f"  {title}: {took}"
+    if found.gap_seconds is not None:
+        yield f"  gap: at most {found.gap_seconds:.1f} s from the word to stop until every stage worked again"
+    if found.recount:
+        clean = "clean" if found.recount.get("clean") else "not clean"
+        yield f"  recount: {found.recount.get('reason') or clean}"
+
+
+def _short(offsets: Offsets) -> str:
+    parts = (f"{source} {'/'.join(str(end) for _, end in sorted(ends.items()))}" for source, ends in offsets.items())
+    return ", ".join(parts) or "-"
+
+
+def write(store: ObjectStore, found: Receipt) -> None:
+    """Store a receipt; the last one of an operation counts."""
+    documents.write(store, keys.receipt(found.job, found.id), found)
+
+
+def read(store: ObjectStore, job: str, operation_id: str) -> Receipt | None:
+    """The receipt of an operation, or None while it is not over."""
+    found = documents.read(store, keys.receipt(job, operation_id), Receipt)
+    return found.value if found else None

@@ -1,0 +1,332 @@
+"""The recount: recompute a job's results from the ledger and compare them with what was written.
+
+It shares no code with the job. For each stage with a ``recount`` specification it reads the source from the
+offset where the stage's state began to the offset that its last committed batch reached, and compares every
+window that this batch had closed. What the job does with a window that is open is not judged.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from streamops.clients.influx import Points
+from streamops.clients.kafka import Ledger
+from streamops.clients.kafka_wire import Block
+from streamops.model.definitions import Definition, InfluxSink, Recount, Source
+from streamops.model.errors import CheckpointError, NotFoundError, RefusedError
+from streamops.model.records import Deployment, JobRecord, Offsets
+from streamops.recount.events import EventReader, Events
+from streamops.recount.report import Comparison, Measured, Report, moment, verdict
+from streamops.recount.windows import Windows
+from streamops.settings import Settings
+from streamops.store import documents, keys
+from streamops.store.object_store import ObjectStore
+
+_ROWS = 20_000  # records taken together: enough for numpy to pay, little enough to stay small
+_FAR = 1 << 62
+
+
+@dataclass(frozen=True)
+class StagePlan:
+    """What to recount of one stage: partition -> first and end offset; windows that end by ``bound_ms``.
+
+    ``whole_only`` leaves out windows that began before ``start``: their other events are not read.
+    ``from_the_beginning`` says that no event of the source lies before ``start``.
+    ``had_forerunner`` says that an earlier deployment had a stage of this name, whose state was not kept: the points
+    before this stage's first window are its, and are not looked at.
+    ``after_ms``: windows that end by then were closed by somebody else, and are not looked at.
+    """
+
+    stage: str
+    spec: Recount
+    sink: InfluxSink
+    start: Mapping[str, int]
+    end: Mapping[str, int]
+    bound_ms: int
+    whole_only: bool = False
+    from_the_beginning: bool = False
+    had_forerunner: bool = False
+    after_ms: int = -1
+    notes: tuple[str, ...] = ()
+
+
+@dataclass
+class _Stage:
+    plan: StagePlan
+    windows: Windows
+    comparison: Comparison
+    placed: bool = False
+
+    def __post_init__(self) -> None:
+        self._look_from(0)
+
+    def _look_from(self, end_ms: int) -> None:
+        self.comparison.from_ms = max(end_ms, self.plan.after_ms + 1)
+
+    def take(self, events: Events) -> None:
+        """Count the events between this stage's offsets."""
+        first = np.array([self.plan.start.get(str(part), 0) for part in range(int(events.partitions.max()) + 1)])
+        end = np.array([self.plan.end.get(str(part), 0) for part in range(len(first))])
+        inside = (events.offsets >= first[events.partitions]) & (events.offsets < end[events.partitions])
+        self.windows.add(events.cut(inside))
+        self.close(self.windows.due_ms())
+
+    def close(self, until_ms: int, *, last: bool = False) -> None:
+        """Hand closed windows to the comparison."""
+        if self.windows.begun_us is None:
+            return
+        if self.plan.whole_only and not self.placed:
+            if not last and until_ms * 1000 <= self.windows.begun_us:
+                return
+            self._look_from(self.windows.first_whole_end_ms())
+            self.placed = True
+        for window in self.windows.close(until_ms):
+            if self.plan.had_forerunner and not self.placed:
+                self._look_from(window.end_ms)
+                self.placed = True
+            self.comparison.add(window)
+            self.comparison.settle(window.end_ms)
+        if last:
+            self.comparison.settle(self.plan.bound_ms, now=True)
+
+    def result(self) -> Measured:
+        windows = self.windows
+        notes = self.plan.notes
+        if windows.beyond:
+            notes += (f"{windows.beyond} events came more than {windows.horizon_ms} ms late, after the comparison",)
+        return self.comparison.result(
+            late=windows.late, beyond=windows.beyond, closed_until=moment(self.plan.bound_ms), notes=notes
+        )
+
+
+def recount_source(
+    source: Source, plans: Iterable[StagePlan], blocks: Iterable[Block], points: Callable[[StagePlan], Comparison]
+) -> tuple[EventReader, int, tuple[Measured, ...]]:
+    """Recount the stages of one source in a single pass over its records.
+
+    Args:
+        blocks: the records from the lowest start to the highest end of all plans, in order.
+        points: where each stage's written points come from.
+
+    Returns:
+        The reader with what it rejected, how many records there were, and each stage's result.
+    """
+    stages = [_Stage(plan, Windows(plan.spec, plan.bound_ms, plan.from_the_beginning), points(plan)) for plan in plans]
+    reader, count = EventReader(source), 0
+    for partitions, offsets, timestamps, values in _gathered(blocks):
+        count += len(values)
+        events = reader.read(partitions, offsets, timestamps, values)
+        if len(events.times):
+            for stage in stages:
+                stage.take(events)
+    for stage in stages:
+        stage.close(_FAR, last=True)
+    return reader, count, tuple(stage.result() for stage in stages)
+
+
+def recount_job(
+    settings: Settings,
+    store: ObjectStore,
+    job: str,
+    since: Offsets | None = None,
+    measurements: Iterable[str] | None = None,
+    deployment: int | None = None,
+    after: Mapping[str, int] | None = None,
+) -> Report:
+    """Recount what a job has written, from its records, the ledger and InfluxDB.
+
+    Args:
+        since: source -> partition -> offset; windows that began before it are left out.
+        measurements: only these; default: all of the definition's.
+        deployment: this one instead of the current one.
+        after: stage -> milliseconds since the epoch; windows that end by then were written by another job.
+
+    Raises:
+        NotFoundError: the job, its deployment, or a topic is not there.
+        RefusedError: a measurement is not the job's.
+        UnreachableError: a server did not answer.
+    """
+    from streamops.versions import artifacts
+
+    begun = time.monotonic()
+    record = documents.read(store, keys.record(job), JobRecord)
+    number = deployment or (record.value.deployment if record else 0)
+    found = documents.read(store, keys.deployment(job, number), Deployment) if number else None
+    if found is None:
+        raise NotFoundError(f"Job {job} has no deployment{f' {number}' if number else ''}; deploy it first.")
+    definition = artifacts.load_manifest(store, job, found.value.version).definition
+    ledger, points = Ledger(settings), Points(settings, timeout_s=60)
+    try:
+        by_source = _plans(store, ledger, found.value, definition, since, measurements, after or {})
+        results: list[Measured] = []
+        offsets: dict[str, dict[str, tuple[int, int]]] = {}
+        events = malformed = ahead = 0
+        for source, plans in by_source.items():
+            start, end = _range(plans)
+            blocks = ledger.read_blocks(_topic(found.value, definition, source), start, end)
+            offsets[source] = {part: (start[part], end[part]) for part in end}
+            reader, count, measured = recount_source(
+                definition.sources[source], plans, blocks, lambda plan: _comparison(points, plan)
+            )
+            events, malformed, ahead = events + count, malformed + reader.malformed, ahead + reader.ahead
+            results.extend(measured)
+    finally:
+        ledger.close()
+        points.close()
+    clean, reason = verdict(tuple(results))
+    return Report(
+        job=job,
+        version=found.value.version,
+        deployment=number,
+        events=events,
+        malformed=malformed,
+        ahead=ahead,
+        offsets=offsets,
+        measurements=tuple(results),
+        seconds=round(time.monotonic() - begun, 2),
+        clean=clean,
+        reason=reason,
+    )
+
+
+def _plans(
+    store: ObjectStore,
+    ledger: Ledger,
+    deployment: Deployment,
+    definition: Definition,
+    since: Offsets | None,
+    measurements: Iterable[str] | None,
+    after: Mapping[str, int],
+) -> dict[str, list[StagePlan]]:
+    """What to recount, by source; stages that have not committed anything are left out."""
+    from streamops.spark import checkpoints
+
+    wanted = set(measurements or ())
+    known = set(definition.measurements)
+    if unknown := wanted - known:
+        raise RefusedError(f"{', '.join(sorted(unknown))} is not written by {definition.job}; it has {sorted(known)}.")
+    prefix = checkpoints.current_epoch_prefix(store, deployment.job, deployment.number)
+    plans: dict[str, list[StagePlan]] = {}
+    for name, stage in definition.stages.items():
+        sink = next((sink.influxdb for sink in stage.sinks if sink.influxdb), None)
+        spec = stage.recount
+        if sink is None or spec is None or (wanted and sink.measurement not in wanted):
+            continue
+        try:
+            tail = checkpoints.tail(store, f"{prefix}{name}/")
+        except (CheckpointError, NotFoundError):
+            continue
+        kept = ledger.beginning_offsets(_topic(deployment, definition, spec.source))
+        own = deployment.stages[name].offsets.get(spec.source) if name in deployment.stages else None
+        plan = stage_plan(
+            name,
+            spec,
+            sink,
+            definition.sources[spec.source],
+            own=own,
+            kept=kept,
+            end=tail.offsets.get(spec.source, {}),
+            bound_ms=tail.watermark_ms or 0,
+            since=(since or {}).get(spec.source),
+            had_forerunner=_had_forerunner(store, deployment, name),
+            after_ms=after.get(name, -1),
+        )
+        plans.setdefault(spec.source, []).append(plan)
+    return plans
+
+
+def _had_forerunner(store: ObjectStore, deployment: Deployment, stage: str) -> bool:
+    """Whether a stage of this name ran before the deployment in which the present state began."""
+    begun = deployment.stages[stage].since_deployment if stage in deployment.stages else 1
+    earlier = (documents.read(store, keys.deployment(deployment.job, n), Deployment) for n in range(1, begun))
+    return any(found is not None and stage in found.value.stages for found in earlier)
+
+
+def stage_plan(
+    stage: str,
+    spec: Recount,
+    sink: InfluxSink,
+    source: Source,
+    *,
+    own: Mapping[str, int] | None,
+    kept: Mapping[str, int],
+    end: Mapping[str, int],
+    bound_ms: int,
+    since: Mapping[str, int] | None = None,
+    had_forerunner: bool = False,
+    after_ms: int = -1,
+) -> StagePlan:
+    """Decide from where a stage is recounted.
+
+    Args:
+        own: where its state began; None or empty means the source's own start.
+        kept: first offsets that the topic still holds.
+        end: what its last committed batch reached.
+        had_forerunner, after_ms: see ``StagePlan``.
+
+    Raises:
+        RefusedError: the start is not recorded anywhere.
+    """
+    if not own and source.start == "latest" and since is None:
+        raise RefusedError(
+            f"Stage {stage} began at the end of its topic and no offset was recorded; name one to recount since."
+        )
+    began = {part: (own or {}).get(part, 0) for part in end}
+    start = {part: max(began[part], kept.get(part, 0), (since or {}).get(part, 0)) for part in end}
+    later = any(start[part] > began[part] for part in end)
+    overtaken = later and any(kept.get(part, 0) > max(began[part], (since or {}).get(part, 0)) for part in end)
+    return StagePlan(
+        stage=stage,
+        spec=spec,
+        sink=sink,
+        start=start,
+        end=end,
+        bound_ms=bound_ms,
+        whole_only=later,
+        from_the_beginning=not later and not any(began.values()),
+        had_forerunner=had_forerunner,
+        after_ms=after_ms,
+        notes=("retention has removed the beginning of the ledger; earlier windows are not compared",)
+        if overtaken
+        else (),
+    )
+
+
+def _comparison(points: Points, plan: StagePlan) -> Comparison:
+    sink = plan.sink
+    tags = plan.spec.by if set(plan.spec.by) == set(sink.tags) else sink.tags
+    return Comparison(
+        plan.stage, sink.measurement, lambda start, end: points.read(sink.measurement, start, end, tags, sink.field)
+    )
+
+
+def _topic(deployment: Deployment, definition: Definition, source: str) -> str:
+    return deployment.topics.get(source, definition.sources[source].address)
+
+
+def _range(plans: list[StagePlan]) -> tuple[dict[str, int], dict[str, int]]:
+    parts = {part for plan in plans for part in plan.end}
+    start = {part: min(plan.start.get(part, _FAR) for plan in plans) for part in parts}
+    return start, {part: max(plan.end.get(part, 0) for plan in plans) for part in parts}
+
+
+def _gathered(blocks: Iterable[Block]) -> Iterator[tuple[list[int], list[int], list[int], list[bytes | None]]]:
+    """Blocks joined to at least ``_ROWS`` rows, the last one to what is left."""
+    partitions: list[int] = []
+    offsets: list[int] = []
+    timestamps: list[int] = []
+    values: list[bytes | None] = []
+    for block in blocks:
+        partitions += [block.partition] * len(block.offsets)
+        offsets += block.offsets
+        timestamps += block.timestamps
+        values += block.values
+        if len(values) >= _ROWS:
+            yield partitions, offsets, timestamps, values
+            partitions, offsets, timestamps, values = [], [], [], []
+    if values:
+        yield partitions, offsets, timestamps, values

@@ -1,0 +1,151 @@
+"""How a driver is put on a standalone cluster: a pure function from a submission to an argument list.
+
+Spark refuses Python applications in standalone cluster mode, but accepts SparkSubmit itself as the main class
+with the Python file among its arguments; so there is an outer and an inner submission. Whatever stands here is
+visible in process lists, so no secret ever does.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from streamops.model.definitions import ALLOWED_SPARK_CONF, ALLOWED_SPARK_CONF_TEXT, Param, Resources
+from streamops.model.errors import NotFoundError, RefusedError
+from streamops.model.records import LibraryUse
+from streamops.settings import Settings
+from streamops.spark import jvm
+from streamops.store import keys
+
+_MAIN = "org.apache.spark.deploy.SparkSubmit"
+_LOOPBACK = "127.0.0.1"
+_PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "JAVA_HOME", "TMPDIR")
+
+
+@dataclass(frozen=True)
+class Submission:
+    """One launch of a deployment."""
+
+    job: str
+    version: str
+    deployment: int
+    launch: str
+    artifact_sha256: str
+    runtime_sha256: str
+    resources: Resources = field(default_factory=Resources)
+    spark: dict[str, Param] = field(default_factory=dict)
+    library: LibraryUse | None = None
+
+
+def executor_cores(resources: Resources, spark: dict[str, Param]) -> int:
+    """Cores of one executor: two share their memory and keep shuffles inside the process."""
+    return int(spark.get("spark.executor.cores", min(2, resources.cores)))
+
+
+def mebibytes(memory: str) -> int:
+    """``800m`` and ``1g`` in MiB, with what Spark adds to neither in standalone mode."""
+    return int(memory[:-1]) * (1024 if memory.endswith("g") else 1)
+
+
+def spark_conf(settings: Settings, submission: Submission) -> dict[str, str]:
+    """Spark settings of the application, without those of the node.
+
+    Raises:
+        RefusedError: a setting is not on the allow-list of definitions.
+    """
+    for key in submission.spark:
+        if not ALLOWED_SPARK_CONF.fullmatch(key):
+            raise RefusedError(f"Spark setting {key} is not allowed; allowed is {ALLOWED_SPARK_CONF_TEXT}.")
+    resources = submission.resources
+    return {
+        "spark.cores.max": str(resources.cores),
+        "spark.executor.cores": str(executor_cores(resources, submission.spark)),
+        "spark.executor.memory": resources.executor_memory,
+        "spark.executor.extraClassPath": jvm.class_path(settings.spark_home),
+        "spark.executor.extraJavaOptions": jvm.executor(settings.spark_home, resources.executor_memory),
+        "spark.executorEnv.PYTHONPATH": "job/code:job/deps",  # where the artifact is unpacked on executors
+        "spark.default.parallelism": str(resources.cores),
+        "spark.scheduler.mode": "FAIR",
+        "spark.decommission.enabled": "true",  # executors on a leaving worker finish their tasks and take no new ones
+        "spark.locality.wait": "0s",
+        "spark.ui.port": "0",
+        "spark.ui.retainedJobs": "50",
+        "spark.ui.retainedStages": "50",
+        "spark.ui.retainedTasks": "500",
+        "spark.sql.ui.retainedExecutions": "20",
+        "spark.sql.streaming.ui.retainedQueries": "5",
+        "spark.sql.streaming.ui.retainedProgressUpdates": "20",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.executor.logs.rolling.strategy": "size",
+        "spark.executor.logs.rolling.maxSize": "10485760",
+        "spark.executor.logs.rolling.maxRetainedFiles": "3",
+    } | {key: _text(value) for key, value in submission.spark.items()}
+
+
+def application_args(settings: Settings, submission: Submission) -> list[str]:
+    """Everything after the jar: the inner submission, which runs on the node that hosts the driver."""
+    conf = [part for key, value in spark_conf(settings, submission).items() for part in ("--conf", f"{key}={value}")]
+    library: list[str] = []
+    if used := submission.library:
+        library = ["--library", keys.library(used.name, used.version), "--library-sha256", used.sha256]
+    return [
+        "--master", settings.spark_master,
+        "--properties-file", f"{settings.node_dir}/spark-defaults.conf",
+        "--name", submission.job,
+        *conf,
+        f"{settings.node_dir}/bootstrap.py",
+        "--job", submission.job,
+        "--launch", submission.launch,
+        "--deployment", str(submission.deployment),
+        "--bucket", settings.s3_bucket,
+        "--artifact", keys.artifact(submission.job, submission.version),
+        "--artifact-sha256", submission.artifact_sha256,
+        "--runtime", keys.runtime(submission.runtime_sha256),
+        "--runtime-sha256", submission.runtime_sha256,
+        *library,
+    ]  # fmt: skip
+
+
+def spark_submit_command(settings: Settings, submission: Submission) -> list[str]:
+    """The whole command as a list; it returns in about 8 s with the driver's id in its output.
+
+    Raises:
+        NotFoundError: there is no Spark where the settings say.
+    """
+    home = Path(settings.spark_home)
+    jar = next(iter(sorted((home / "jars").glob("spark-core_*.jar"))), None)
+    if not settings.spark_home or jar is None:
+        raise NotFoundError(f"There is no Spark in {settings.spark_home or 'SPARK_HOME'}; run 'make up' first.")
+    return [
+        str(home / "bin" / "spark-submit"),
+        "--master", settings.spark_master,
+        "--deploy-mode", "cluster",
+        "--supervise",
+        "--name", f"{submission.job}/{submission.version}/{submission.launch}",
+        "--driver-memory", submission.resources.driver_memory,
+        "--driver-cores", "1",
+        "--class", _MAIN,
+        "--conf", f"spark.driver.extraClassPath={jvm.class_path(home)}",
+        "--conf", f"spark.driver.extraJavaOptions={jvm.driver(home, submission.resources.driver_memory)}",
+        str(jar),
+        *application_args(settings, submission),
+    ]  # fmt: skip
+
+
+def submit_environment(settings: Settings, environment: dict[str, str] | None = None) -> dict[str, str]:
+    """The submitter's environment, scrubbed: all of it travels to the driver's command line.
+
+    Args:
+        environment: where the few variables that pass come from; default: this process's.
+    """
+    given = dict(os.environ) if environment is None else environment
+    kept = {name: given[name] for name in _PASSED_ON if name in given}
+    # On one machine everything stays on loopback. With several, each node knows its own address, which the submitter's
+    # would take the place of.
+    local = {"SPARK_LOCAL_IP": _LOOPBACK} if settings.spark_master.startswith(f"spark://{_LOOPBACK}:") else {}
+    return kept | local | {"SPARK_HOME": settings.spark_home, "SPARK_CONF_DIR": settings.spark_conf_dir}
+
+
+def _text(value: Param) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,92 @@
+"""The standalone cluster: drivers are submitted with spark-submit, and the master is asked what room there is."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+
+import httpx
+
+from streamops.model.definitions import Definition
+from streamops.model.errors import UnreachableError
+from streamops.settings import Settings
+from streamops.spark.master import Master, fits, parse_master
+from streamops.spark.submission import Submission, spark_submit_command, submit_environment
+
+_DRIVER_ID = re.compile(r"\bdriver-\d{14}-\d{4,}\b")
+_SUBMIT_S = 120
+
+
+class SparkSubmitter:
+    """The installation's cluster."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+
+    def submit(self, submission: Submission) -> str:
+        """Put a driver on the cluster and return Spark's id of it, which is only a hint.
+
+        Raises:
+            UnreachableError: spark-submit failed; the message ends with its last line.
+        """
+        command = spark_submit_command(self.settings, submission)
+        try:
+            done = subprocess.run(
+                command,
+                env=submit_environment(self.settings),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=_SUBMIT_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise UnreachableError(
+                f"spark-submit to {self.settings.spark_master} did not end in {_SUBMIT_S} s; is the master up?"
+            ) from None
+        found = _DRIVER_ID.search(done.stdout + done.stderr)
+        if done.returncode or not found:
+            last = [line for line in done.stderr.splitlines() if line.strip()][-1:]
+            raise UnreachableError(
+                f"spark-submit of {submission.job} to {self.settings.spark_master} failed ({done.returncode}): "
+                f"{last[0][:300] if last else 'no message'}; check that the master runs ('make status') and retry."
+            )
+        return found.group(0)
+
+    def master(self) -> Master:
+        """What the master says; which executors each worker runs is not asked.
+
+        Raises:
+            UnreachableError: the master does not answer.
+        """
+        try:
+            answer = httpx.get(f"{self.settings.spark_ui.rstrip('/')}/json/", timeout=5)
+            answer.raise_for_status()
+            data = answer.json()
+        except (httpx.HTTPError, ValueError) as error:
+            raise UnreachableError(
+                f"The Spark master at {self.settings.spark_ui} did not answer ({type(error).__name__}); "
+                "check that it runs ('make status') and retry."
+            ) from error
+        return parse_master(data)
+
+    def end_driver(self, driver: str) -> None:
+        """Have the master end a driver, and not start it again; one that it does not hold is let be.
+
+        Raises:
+            UnreachableError: the master does not answer, or refuses.
+        """
+        form = {"id": driver, "terminate": "true"}
+        try:
+            answer = httpx.post(f"{self.settings.spark_ui.rstrip('/')}/driver/kill/", data=form, timeout=5)
+            if answer.is_error:  # it answers with a redirect to its page, which httpx would also raise for
+                answer.raise_for_status()
+        except httpx.HTTPError as error:
+            raise UnreachableError(
+                f"The Spark master at {self.settings.spark_ui} did not end {driver} ({type(error).__name__}); "
+                "check that it runs ('make status'), and that its page may end drivers (spark.ui.killEnabled)."
+            ) from error
+
+    def room_for(self, definition: Definition) -> bool:
+        """Whether one more driver with all its executors fits beside what runs."""
+        return fits(self.master(), definition)

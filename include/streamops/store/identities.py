@@ -1,0 +1,74 @@
+"""Who may do what in the bucket: three identities, and the policy of each in the terms of S3.
+
+``jobs`` is what drivers and executors use, ``operations`` what Airflow's tasks and the command line use, and
+``retention`` what removes snapshots, or a whole job. No policy of MinIO can forbid writing over an object, so what
+protects a snapshot is that nobody but ``retention`` may remove a version: what was written over is still there, and
+a manifest names the version of each object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Literal
+
+from streamops.store import keys
+
+Name = Literal["jobs", "operations", "retention"]
+NAMES: tuple[Name, ...] = ("jobs", "operations", "retention")
+
+_READ = ("s3:GetObject", "s3:GetObjectVersion")
+_WRITE = ("s3:PutObject", "s3:AbortMultipartUpload", "s3:ListMultipartUploadParts")
+_LIST = ("s3:ListBucket", "s3:ListBucketVersions", "s3:GetBucketLocation", "s3:ListBucketMultipartUploads")
+
+
+def policy(name: Name, bucket: str) -> dict[str, Any]:
+    """The policy document of an identity for one bucket."""
+    return {"Version": "2012-10-17", "Statement": _STATEMENTS[name](bucket)}
+
+
+def _jobs(bucket: str) -> list[dict[str, Any]]:
+    read = (*keys.every_artifact(), *keys.every_checkpoint(), *keys.every_checkpoint_ancestor(), *keys.every_job())
+    read = (*read, keys.cluster())  # a node that starts asks whether it is a member
+    return [
+        _listing(bucket),
+        _objects("Allow", _READ, bucket, read),
+        _objects("Allow", _WRITE, bucket, (*keys.every_checkpoint(), *keys.every_driver_note())),
+        _objects("Allow", ("s3:DeleteObject",), bucket, (*keys.every_checkpoint(), *keys.every_driver_scrap())),
+        _no_version(bucket),
+    ]
+
+
+def _operations(bucket: str) -> list[dict[str, Any]]:
+    return [
+        _listing(bucket),
+        _objects("Allow", (*_READ, *_WRITE), bucket, keys.everything()),
+        _no_version(bucket),
+        {"Effect": "Allow", "Action": ["admin:StorageInfo"]},  # how much room there is for a snapshot
+    ]
+
+
+def _retention(bucket: str) -> list[dict[str, Any]]:
+    versions = ("s3:DeleteObject", "s3:DeleteObjectVersion")
+    return [
+        _listing(bucket),
+        _objects("Allow", _READ, bucket, keys.everything()),
+        _objects("Allow", _WRITE, bucket, (*keys.every_lock(), *keys.every_snapshot_entry())),
+        _objects("Allow", versions, bucket, keys.every_removable()),
+    ]
+
+
+_STATEMENTS = {"jobs": _jobs, "operations": _operations, "retention": _retention}
+
+
+def _listing(bucket: str) -> dict[str, Any]:
+    return {"Effect": "Allow", "Action": list(_LIST), "Resource": [f"arn:aws:s3:::{bucket}"]}
+
+
+def _no_version(bucket: str) -> dict[str, Any]:
+    # Said, not left out: MinIO lets those who may delete an object delete its versions too, unless this is denied.
+    return _objects("Deny", ("s3:DeleteObjectVersion",), bucket, keys.everything())
+
+
+def _objects(effect: str, actions: Iterable[str], bucket: str, patterns: Iterable[str]) -> dict[str, Any]:
+    resources = [f"arn:aws:s3:::{bucket}/{pattern}" for pattern in patterns]
+    return {"Effect": effect, "Action": list(actions), "Resource": resources}

@@ -1,0 +1,138 @@
+"""The job record and what hangs on it: read together, changed conditionally."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+
+from streamops.model.definitions import Definition
+from streamops.model.errors import ConflictError, DamagedError, NotFoundError
+from streamops.model.manifest import Manifest
+from streamops.model.records import Control, Deployment, DriverStatus, JobRecord, Lease, Offsets, StageStart
+from streamops.store import documents, keys
+from streamops.store.object_store import ObjectStore
+
+_TRIES = 10
+
+
+def names(store: ObjectStore) -> list[str]:
+    """Every job of which the bucket holds anything: a record, a published version or a snapshot."""
+    places = (keys.jobs(), keys.artifacts(), keys.all_snapshots())
+    return sorted({name for place in places for name in keys.names_in(store.prefixes(place))})
+
+
+def record(store: ObjectStore, job: str) -> JobRecord | None:
+    """The job record, or None: never deployed."""
+    found = documents.read(store, keys.record(job), JobRecord)
+    return found.value if found else None
+
+
+def change(store: ObjectStore, job: str, update: Mapping[str, object]) -> JobRecord:
+    """Set fields of the record. Only for the holder of the job's operation lock; setting them again changes nothing.
+
+    Raises:
+        ConflictError: others kept changing it.
+    """
+    for _ in range(_TRIES):
+        found = documents.read(store, keys.record(job), JobRecord)
+        old = found.value if found else JobRecord(job=job)
+        new = old.model_copy(update=dict(update))
+        if found and new == old:
+            return old
+        try:
+            documents.write(store, keys.record(job), new, over=found.etag if found else None, new=found is None)
+        except ConflictError:
+            continue
+        return new
+    raise ConflictError(f"The record of job {job} keeps changing; look at 'streamops operations {job}'.")
+
+
+def deployment(store: ObjectStore, job: str, number: int) -> Deployment:
+    """A deployment record. Raises NotFoundError."""
+    found = documents.read(store, keys.deployment(job, number), Deployment)
+    if found is None:
+        raise NotFoundError(f"Job {job} has no deployment {number}; deploy it first.")
+    return found.value
+
+
+def status(store: ObjectStore, job: str, launch: str) -> DriverStatus | None:
+    """What the driver of a launch published last; nothing, where that cannot be read: a driver that lives says more."""
+    try:
+        found = documents.read(store, keys.status(job, launch), DriverStatus)
+    except DamagedError:
+        return None
+    return found.value if found else None
+
+
+def lease(store: ObjectStore, job: str) -> Lease | None:
+    """The job's lease."""
+    found = documents.read(store, keys.lease(job), Lease)
+    return found.value if found else None
+
+
+def tell(store: ObjectStore, job: str, launch: str, control: Control) -> bool:
+    """Give a launch its word; False when it has that word already."""
+    found = documents.read(store, keys.control(job, launch), Control)
+    if found and (found.value.command, found.value.operation) == (control.command, control.operation):
+        return False
+    sequence = found.value.sequence + 1 if found else 1
+    documents.write(store, keys.control(job, launch), control.model_copy(update={"sequence": sequence}))
+    return True
+
+
+def next_epoch(store: ObjectStore, job: str, launch: str) -> int:
+    """The epoch that a grant to ``launch`` gives, or gave already."""
+    held = lease(store, job)
+    if held is None:
+        return 1
+    return held.epoch if held.launch == launch else held.epoch + 1
+
+
+def topics(definition: Definition, over: Mapping[str, str]) -> dict[str, str]:
+    """Source to topic, with what was set at deploy; sources that are not topics are left out."""
+    return {name: place for name, place in places(definition, over).items() if definition.sources[name].kafka}
+
+
+def places(definition: Definition, over: Mapping[str, str]) -> dict[str, str]:
+    """Source to topic, directory or URL, with what was set at deploy."""
+    return {name: over.get(name, source.address) for name, source in definition.sources.items()}
+
+
+def offset_keys(definition: Definition, over: Mapping[str, str]) -> dict[str, str]:
+    """Source to the key under which Spark's offsets of it stand: the topic, or the source's own name."""
+    return {name: name for name in definition.sources} | topics(definition, over)
+
+
+def starts(
+    definition: Definition,
+    number: int,
+    manifest: Manifest | None,
+    first: Callable[[str], Offsets],
+    empty: Collection[str] = (),
+) -> dict[str, StageStart]:
+    """From where the state of each stage counts in deployment ``number``.
+
+    A stage that the snapshot holds keeps its start. A new one begins, per partition, at the lowest offset that any
+    stage in the snapshot committed; a source that none of them read begins where the definition says.
+
+    Args:
+        first: a source's beginning by its definition, as offsets of that source.
+        empty: stages whose state in the snapshot is not continued; each goes on where it had read to.
+    """
+    known = manifest.stages if manifest else {}
+    lowest: Offsets = {}
+    for stage in known.values():
+        for source, partitions in stage.offsets.items():
+            place = lowest.setdefault(source, {})
+            for partition, offset in partitions.items():
+                place[partition] = min(place.get(partition, offset), offset)
+    missing = [name for name in definition.stages if name not in known]
+    if missing:
+        for source in definition.sources:
+            if not lowest.get(source):
+                lowest[source] = first(source).get(source, {})
+    fresh = StageStart(since_deployment=number, offsets={s: lowest.get(s, {}) for s in definition.sources})
+    found = {name: known[name].start if name in known else fresh for name in definition.stages}
+    for name in set(empty) & set(known) & set(found):
+        read = {source: known[name].offsets.get(source) or lowest.get(source, {}) for source in definition.sources}
+        found[name] = StageStart(since_deployment=number, offsets=read)
+    return found

@@ -1,0 +1,311 @@
+"""Where everything lies in the bucket. No other module spells a key."""
+
+from streamops.model.names import CLUSTER, checked
+
+
+def artifacts() -> str:
+    """Prefix of all published versions of all jobs."""
+    return "artifacts/"
+
+
+def artifact(job: str, version: str) -> str:
+    """The archive of a published version."""
+    return f"{versions(job)}{checked('version', version)}/artifact.zip"
+
+
+def artifact_manifest(job: str, version: str) -> str:
+    """Written last at publish; a version exists when this object exists."""
+    return f"{versions(job)}{checked('version', version)}/manifest.json"
+
+
+def runtime(sha256: str) -> str:
+    """The runner and its Python dependencies, shared by all versions published with the same bytes."""
+    return f"runtimes/{sha256}.zip"
+
+
+def libraries() -> str:
+    """Prefix of all shared libraries."""
+    return "libraries/"
+
+
+def library_versions(library: str) -> str:
+    """Prefix of all published versions of a shared library."""
+    return f"libraries/{checked('library', library)}/"
+
+
+def library(library: str, version: str) -> str:
+    """The archive of a version of a shared library."""
+    return f"{library_versions(library)}{checked('version', version)}/library.zip"
+
+
+def library_manifest(library: str, version: str) -> str:
+    """Written last; a version of a shared library exists when this object exists."""
+    return f"{library_versions(library)}{checked('version', version)}/manifest.json"
+
+
+def versions(job: str) -> str:
+    """Prefix of all published versions of a job."""
+    return f"{artifacts()}{checked('job', job)}/"
+
+
+def jobs() -> str:
+    """Prefix of all job records."""
+    return "jobs/"
+
+
+def _home(scope: str) -> str:
+    """Prefix of what operations keep about their object: a job, or the cluster."""
+    return "cluster/" if scope == CLUSTER else f"jobs/{checked('job', scope)}/"
+
+
+def cluster() -> str:
+    """What should be of the cluster: its nodes, and the jobs that a shutdown stopped."""
+    return "cluster/record.json"
+
+
+def record(job: str) -> str:
+    """The job record."""
+    return f"jobs/{checked('job', job)}/record.json"
+
+
+def lease(job: str) -> str:
+    """The right to write."""
+    return f"jobs/{checked('job', job)}/lease.json"
+
+
+def lock(job: str) -> str:
+    """The operation lock of a job, or of the cluster."""
+    return f"{_home(job)}lock.json"
+
+
+def operations(job: str) -> str:
+    """Prefix of the operation objects of a job, or of the cluster."""
+    return f"{_home(job)}operations/"
+
+
+def operation(job: str, operation_id: str) -> str:
+    """One operation object."""
+    return f"{operations(job)}{checked('snapshot', operation_id)}.json"
+
+
+def receipts(job: str) -> str:
+    """Prefix of the receipts of a job, or of the cluster."""
+    return f"{_home(job)}receipts/"
+
+
+def receipt(job: str, operation_id: str) -> str:
+    """One receipt."""
+    return f"{receipts(job)}{checked('snapshot', operation_id)}.json"
+
+
+def deployments(job: str) -> str:
+    """Prefix of a job's deployment records."""
+    return f"jobs/{checked('job', job)}/deployments/"
+
+
+def deployment(job: str, number: int) -> str:
+    """One deployment record."""
+    return f"{deployments(job)}{number:06d}.json"
+
+
+def control(job: str, launch: str) -> str:
+    """The control object that the driver of this launch watches."""
+    return f"jobs/{checked('job', job)}/launches/{checked('snapshot', launch)}/control.json"
+
+
+def status(job: str, launch: str) -> str:
+    """What the driver of this launch publishes about itself."""
+    return f"jobs/{checked('job', job)}/launches/{checked('snapshot', launch)}/status.json"
+
+
+def launches(job: str) -> str:
+    """Prefix of what the launches of a job were told and have published."""
+    return f"jobs/{checked('job', job)}/launches/"
+
+
+def names_in(prefixes: list[str]) -> list[str]:
+    """The names that prefixes end with: of jobs, of versions, of launches."""
+    return [prefix.rstrip("/").rsplit("/", 1)[1] for prefix in prefixes]
+
+
+def logs(job: str) -> str:
+    """Prefix of everything that the drivers of a job have logged."""
+    return f"jobs/{checked('job', job)}/logs/"
+
+
+def log_chunk(job: str, driver: str, number: int) -> str:
+    """Some lines of one driver process; ``driver`` begins with its start, so that keys are in the order of time."""
+    return f"{logs(job)}{checked('snapshot', driver)}/{number:08d}.jsonl"
+
+
+def removable(job: str) -> dict[str, tuple[str, ...]]:
+    """Prefixes of what belongs to a job, by what it is; operations and receipts stay as the record of what was done."""
+    name = checked("job", job)
+    return {
+        "checkpoints": (f"checkpoints/{name}/",),
+        "snapshots": (f"snapshots/{name}/",),
+        "logs": (logs(job),),
+        "deployments": (deployments(job), launches(job)),
+        "versions": (versions(job),),
+        "record": (lease(job), record(job)),  # the record last: as long as it is there, the job is
+    }
+
+
+def second_driver(job: str, launch: str) -> str:
+    """What the second driver of a launch says of itself while the first one works."""
+    return f"jobs/{checked('job', job)}/launches/{checked('snapshot', launch)}/second.json"
+
+
+def warm_up(job: str, launch: str) -> str:
+    """Prefix of what a standby writes to warm up, and removes."""
+    return f"jobs/{checked('job', job)}/launches/{checked('snapshot', launch)}/warm-up/"
+
+
+def checkpoints(job: str, deployment: int) -> str:
+    """Prefix of all epochs of a deployment."""
+    return f"checkpoints/{checked('job', job)}/{deployment:06d}/"
+
+
+def epoch(job: str, deployment: int, epoch: int) -> str:
+    """Prefix of the checkpoints that one lease holder writes."""
+    return f"{checkpoints(job, deployment)}e{epoch:06d}/"
+
+
+def epoch_ready(job: str, deployment: int, epoch_number: int) -> str:
+    """Written once the epoch's checkpoints are completely in place; an epoch without it never counts."""
+    return f"{epoch(job, deployment, epoch_number)}ready.json"
+
+
+def stage(job: str, deployment: int, epoch_number: int, stage: str) -> str:
+    """A stage's checkpoint: the directory that Spark owns."""
+    return f"{epoch(job, deployment, epoch_number)}{checked('stage', stage)}/"
+
+
+def all_snapshots() -> str:
+    """Prefix of everything that belongs to snapshots."""
+    return "snapshots/"
+
+
+def snapshots(job: str) -> str:
+    """Prefix of the manifests of a job's snapshots."""
+    return f"{all_snapshots()}{checked('job', job)}/manifests/"
+
+
+def manifest(job: str, snapshot: str) -> str:
+    """The manifest; a snapshot exists when this object exists."""
+    return f"{snapshots(job)}{checked('snapshot', snapshot)}.json"
+
+
+def snapshot_data(job: str, attempt: str, stage: str) -> str:
+    """Prefix of one stage's objects, unique to the attempt that copied them."""
+    return f"snapshots/{checked('job', job)}/data/{checked('snapshot', attempt)}/{checked('stage', stage)}/"
+
+
+def snapshot_draft(job: str, attempt: str) -> str:
+    """The manifest of an attempt that is not a snapshot yet."""
+    return f"snapshots/{checked('job', job)}/data/{checked('snapshot', attempt)}/manifest.json"
+
+
+def snapshots_data(job: str) -> str:
+    """Prefix of the objects of all attempts of a job."""
+    return f"snapshots/{checked('job', job)}/data/"
+
+
+def removed_snapshots(job: str) -> str:
+    """Prefix of what is remembered of removed snapshots while they can be brought back."""
+    return f"snapshots/{checked('job', job)}/removed/"
+
+
+def removed_snapshot(job: str, snapshot: str) -> str:
+    """One removed snapshot."""
+    return f"{removed_snapshots(job)}{checked('snapshot', snapshot)}.json"
+
+
+def snapshot_pin(job: str, snapshot: str) -> str:
+    """Says that a snapshot must be kept, and why."""
+    return f"snapshots/{checked('job', job)}/pins/{checked('snapshot', snapshot)}.json"
+
+
+def snapshot_checks(job: str) -> str:
+    """Prefix of what verifications found."""
+    return f"snapshots/{checked('job', job)}/checks/"
+
+
+def snapshot_check(job: str, snapshot: str) -> str:
+    """When a snapshot was last verified, how, and what was found."""
+    return f"{snapshot_checks(job)}{checked('snapshot', snapshot)}.json"
+
+
+def snapshot_schedule(job: str) -> str:
+    """What the schedule of a job's snapshots last did."""
+    return f"snapshots/{checked('job', job)}/schedule.json"
+
+
+# --- what the object store's policies name: * stands for anything, slashes included
+
+
+def everything() -> tuple[str, ...]:
+    """All objects of the bucket."""
+    return ("*",)
+
+
+def every_artifact() -> tuple[str, ...]:
+    """What drivers fetch when they start: published versions, runtimes and shared libraries."""
+    return ("artifacts/*", "runtimes/*", "libraries/*")
+
+
+def every_checkpoint() -> tuple[str, ...]:
+    """What Spark owns: the checkpoints of all jobs, and those of warm-ups."""
+    return ("checkpoints/*", "jobs/*/launches/*/warm-up/*")
+
+
+def every_checkpoint_ancestor() -> tuple[str, ...]:
+    """What Spark's file system looks at above a checkpoint, where no object is: it asks for each name on the way."""
+    return ("checkpoints", "jobs")
+
+
+def every_job() -> tuple[str, ...]:
+    """What is kept of all jobs: records, leases, locks, operations, launches, logs."""
+    return ("jobs/*",)
+
+
+def every_driver_note() -> tuple[str, ...]:
+    """What drivers say of themselves: leases, states and logs."""
+    return ("jobs/*/lease.json", "jobs/*/launches/*/status.json", *every_driver_scrap())
+
+
+def every_driver_scrap() -> tuple[str, ...]:
+    """What drivers say for a while and remove again: the second driver's state, and old chunks of logs."""
+    return ("jobs/*/launches/*/second.json", "jobs/*/logs/*")
+
+
+def unversioned() -> tuple[str, ...]:
+    """What is written over or removed again and again for as long as a job runs; only what is there now counts."""
+    notes = ("jobs/*/launches/", "jobs/*/logs/", "jobs/*/lease.json")
+    return ("checkpoints/", *notes, "jobs/*/lock.json", "cluster/lock.json", "snapshots/*/schedule.json")
+
+
+def old_versions_days() -> dict[str, int]:
+    """How many days versions are kept that were written over or deleted, by prefix; elsewhere for as long as needed."""
+    return {"checkpoints/": 1, "jobs/": 14, "cluster/": 14}
+
+
+def every_lock() -> tuple[str, ...]:
+    """The operation locks of all jobs."""
+    return ("jobs/*/lock.json",)
+
+
+def every_snapshot() -> tuple[str, ...]:
+    """Everything that belongs to snapshots."""
+    return ("snapshots/*",)
+
+
+def every_snapshot_entry() -> tuple[str, ...]:
+    """By what a snapshot is in the catalogue, or among the removed ones."""
+    return ("snapshots/*/manifests/*", "snapshots/*/removed/*")
+
+
+def every_removable() -> tuple[str, ...]:
+    """What ``removable`` names, of all jobs."""
+    jobs = ("logs/*", "deployments/*", "launches/*", "lease.json", "record.json")
+    return ("checkpoints/*", *every_snapshot(), "artifacts/*", *(f"jobs/*/{name}" for name in jobs))

@@ -1,0 +1,128 @@
+"""The lease: at most one driver writes a job's results, and every later holder has a higher epoch.
+
+Nothing here waits for an expiry or compares clocks: taking over means raising the epoch. The times in a lease
+are for display only.
+"""
+
+from __future__ import annotations
+
+from streamops.model import records
+from streamops.model.errors import ConflictError, LeaseLostError, UnhealthyError
+from streamops.model.records import JobRecord, Lease
+from streamops.store import documents, keys
+from streamops.store.documents import Versioned
+from streamops.store.object_store import ObjectStore
+
+MOST_FRUITLESS = 3  # relaunches in a row that committed nothing; the next one gives up
+_TRIES = 20
+
+
+def grant(store: ObjectStore, job: str, launch: str, deployment: int) -> Versioned[Lease]:
+    """Raise the epoch for a launch that has not started writing yet. For operations.
+
+    From here on every earlier holder is refused. Granting again to the same launch and deployment, before it has
+    taken the lease, changes nothing, so that a retried step is harmless.
+
+    Raises:
+        ConflictError: others kept changing the lease.
+    """
+    for _ in range(_TRIES):
+        found = documents.read(store, keys.lease(job), Lease)
+        if found and found.value.launch == launch and found.value.deployment == deployment:
+            return found
+        epoch = found.value.epoch + 1 if found else 1
+        try:
+            return _store(store, Lease(job=job, epoch=epoch, launch=launch, deployment=deployment), found)
+        except ConflictError:
+            continue
+    raise ConflictError(f"The lease of {job} keeps changing; look at its drivers with 'streamops jobs show {job}'.")
+
+
+def take(store: ObjectStore, record: JobRecord, launch: str, holder: str) -> Versioned[Lease]:
+    """Become the writer. For drivers.
+
+    Args:
+        record: the job record as just read; only the launch named there may take the lease.
+        holder: unique per driver process.
+
+    Raises:
+        LeaseLostError: the record names another launch.
+        UnhealthyError: this launch was started again and again without committing anything.
+    """
+    for _ in range(_TRIES):
+        if record.launch != launch:
+            raise LeaseLostError(
+                f"Launch {launch} of {record.job} may not write; the job record names {record.launch}."
+            )
+        found = documents.read(store, keys.lease(record.job), Lease)
+        if found and found.value.holder == holder:
+            return found
+        try:
+            return _store(store, _taken(found.value if found else None, record, launch, holder), found)
+        except ConflictError:
+            current = documents.read(store, keys.record(record.job), JobRecord)
+            record = current.value if current else record
+    raise LeaseLostError(f"The lease of {record.job} keeps changing; another driver of this launch is taking it.")
+
+
+def _taken(old: Lease | None, record: JobRecord, launch: str, holder: str) -> Lease:
+    moment = records.now()
+    fresh = Lease(
+        job=record.job,
+        epoch=1,
+        launch=launch,
+        deployment=record.deployment,
+        holder=holder,
+        taken=moment,
+        renewed=moment,
+    )
+    if old is None:
+        return fresh
+    if old.launch == launch and old.holder is None and old.deployment == record.deployment:
+        return fresh.model_copy(update={"epoch": old.epoch, "fruitless": old.fruitless})
+    fruitless = old.fruitless + 1 if old.launch == launch else 0
+    if fruitless > MOST_FRUITLESS:
+        raise UnhealthyError(
+            f"Launch {launch} of {record.job} was started {fruitless} times without a new commit; "
+            "read the driver's log, correct the cause, then start the job again."
+        )
+    return fresh.model_copy(update={"epoch": old.epoch + 1, "fruitless": fruitless})
+
+
+def check(store: ObjectStore, lease: Lease) -> None:
+    """Make sure, right before a write, that this holder is still the writer.
+
+    Raises:
+        LeaseLostError: it is not; nothing may be written any more.
+    """
+    found = documents.read(store, keys.lease(lease.job), Lease)
+    if found is None or (found.value.epoch, found.value.holder) != (lease.epoch, lease.holder):
+        now = f"epoch {found.value.epoch} of launch {found.value.launch}" if found else "nobody"
+        raise LeaseLostError(f"Epoch {lease.epoch} of {lease.job} is over, {now} holds the lease; this driver ends.")
+
+
+def renew(store: ObjectStore, held: Versioned[Lease], *, committed: bool = False) -> Versioned[Lease]:
+    """Show that the holder lives; ``committed`` clears the count of fruitless starts. Raises LeaseLostError."""
+    update: dict[str, object] = {"renewed": records.now()} | ({"fruitless": 0} if committed else {})
+    return _change(store, held, update)
+
+
+def release(store: ObjectStore, held: Versioned[Lease]) -> None:
+    """Give the lease back after the last commit. The epoch stays: its checkpoints can be continued."""
+    _change(store, held, {"holder": None, "fruitless": 0, "renewed": records.now()})
+
+
+def _change(store: ObjectStore, held: Versioned[Lease], update: dict[str, object]) -> Versioned[Lease]:
+    try:
+        return _store(store, held.value.model_copy(update=update), held)
+    except ConflictError:
+        check(store, held.value)
+        found = documents.read(store, keys.lease(held.value.job), Lease)
+        if found is None:
+            raise LeaseLostError(f"The lease of {held.value.job} is gone; this driver ends.") from None
+        return _store(store, found.value.model_copy(update=update), found)
+
+
+def _store(store: ObjectStore, lease: Lease, over: Versioned[Lease] | None) -> Versioned[Lease]:
+    etag = documents.write(store, keys.lease(lease.job), lease, over=over.etag if over else None, new=over is None)
+    return Versioned(lease, etag)

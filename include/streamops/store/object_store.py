@@ -1,0 +1,261 @@
+"""The object store, through the S3 API only, so that another S3 server can stand in for MinIO."""
+
+from __future__ import annotations
+
+import base64
+import builtins
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, BinaryIO
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+
+from streamops.model.errors import ConflictError, DeniedError, NotFoundError, StreamOpsError, UnreachableError
+from streamops.model.signatures import Keyring
+from streamops.settings import Settings
+from streamops.store import clock
+
+# The SDK retries a lost conditional write after a lost answer and then sees its own write as a conflict;
+# callers that must tell the two apart compare what is stored (see records.py).
+_CONFIG = Config(
+    retries={"max_attempts": 4, "mode": "standard"},
+    connect_timeout=3,
+    read_timeout=20,
+    max_pool_connections=128,  # several stages at a time are copied; a connection too many is thrown away after its use
+    s3={"addressing_style": "path"},
+)
+
+
+@dataclass(frozen=True)
+class Stored:
+    """An object's bytes with the tag that a later conditional write names."""
+
+    body: bytes
+    etag: str
+
+
+@dataclass(frozen=True)
+class ObjectInfo:
+    """One line of a listing; ``size`` in bytes."""
+
+    key: str
+    size: int
+    etag: str
+    modified: datetime
+
+
+@dataclass(frozen=True)
+class Version:
+    """One version of an object, or a delete marker (``size`` 0) that hides those before it."""
+
+    key: str
+    version_id: str
+    size: int
+    modified: datetime
+    latest: bool
+    marker: bool
+
+
+@dataclass(frozen=True)
+class Copied:
+    """What a server-side copy reported; ``sha256`` is the full-object hash in hex."""
+
+    key: str
+    sha256: str
+    version_id: str | None
+
+
+@dataclass(frozen=True)
+class Head:
+    """What the server knows of an object without sending it; ``sha256`` in hex, None if it was stored without."""
+
+    size: int
+    etag: str
+    sha256: str | None
+    version_id: str | None
+
+
+class ObjectStore:
+    """One bucket; ``keyring`` holds the keys of its snapshots' signatures, if this host has them.
+
+    Raises (every method): UnreachableError when the server does not answer or answers 5xx after retries; DeniedError
+    when the identity of the settings may not do it.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.bucket = settings.s3_bucket
+        self.endpoint = settings.s3_endpoint
+        self.identity = settings.s3_access_key
+        self.keyring = Keyring.parse(settings.snapshot_keys.get_secret_value())
+        self._s3: Any = boto3.client(
+            "s3",
+            endpoint_url=settings.s3_endpoint,
+            aws_access_key_id=settings.s3_access_key,
+            aws_secret_access_key=settings.s3_secret_key.get_secret_value(),
+            region_name="us-east-1",
+            config=_CONFIG,
+        )
+        clock.follow(self._s3)
+
+    def get(self, key: str, version_id: str | None = None) -> Stored:
+        """Read one object. Raises NotFoundError."""
+        extra = {"VersionId": version_id} if version_id else {}
+        try:
+            answer = self._s3.get_object(Bucket=self.bucket, Key=key, **extra)
+            return Stored(answer["Body"].read(), answer["ETag"])
+        except (ClientError, BotoCoreError) as error:
+            raise self._translated(error, key) from error
+
+    def chunks(self, key: str, version_id: str | None = None, size: int = 1 << 20) -> Iterator[bytes]:
+        """The bytes of one object, piece by piece. Raises NotFoundError."""
+        extra = {"VersionId": version_id} if version_id else {}
+        try:
+            answer = self._s3.get_object(Bucket=self.bucket, Key=key, **extra)
+            yield from answer["Body"].iter_chunks(size)
+        except (ClientError, BotoCoreError) as error:
+            raise self._translated(error, key) from error
+
+    def put_file(self, key: str, body: BinaryIO, sha256: str) -> str | None:
+        """Write one object from a file, refused by the server if its SHA-256 (hex) is another.
+
+        Returns:
+            The version id of what was written.
+        """
+        checksum = base64.b64encode(bytes.fromhex(sha256)).decode()
+        try:
+            answer = self._s3.put_object(Bucket=self.bucket, Key=key, Body=body, ChecksumSHA256=checksum)
+        except (ClientError, BotoCoreError) as error:
+            raise self._translated(error, key) from error
+        version: str | None = answer.get("VersionId")
+        return version
+
+    def put(self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False) -> str:
+        """Write one object and return its etag.
+
+        Args:
+            if_match: write only over the object with this etag.
+            if_absent: write only if there is no such object.
+
+        Raises:
+            ConflictError: the condition did not hold.
+        """
+        condition = {"IfMatch": if_match} if if_match else {"IfNoneMatch": "*"} if if_absent else {}
+        try:
+            return str(self._s3.put_object(Bucket=self.bucket, Key=key, Body=body, **condition)["ETag"])
+        except (ClientError, BotoCoreError) as error:
+            raise self._translated(error, key) from error
+
+    def copy(self, source: str, target: str, source_version: str | None = None) -> Copied:
+        """Copy inside the bucket; the server computes the hash on the way. Raises NotFoundError."""
+        origin = {"Bucket": self.bucket, "Key": source} | ({"VersionId": source_version} if source_version else {})
+        try:
+            answer = self._s3.copy_object(Bucket=self.bucket, Key=target, CopySource=origin, ChecksumAlgorithm="SHA256")
+        except (ClientError, BotoCoreError) as error:
+            raise self._translated(error, source) from error
+        # AWS puts the hash into the body, MinIO into a header.
+        headers = answer["ResponseMetadata"]["HTTPHeaders"]
+        checksum = answer["CopyObjectResult"].get("ChecksumSHA256") or headers.get("x-amz-checksum-sha256")
+        if not checksum:  # an error inside a 200 answer, or a server that does not hash
+            raise StreamOpsError(f"The object store copied {source} without a checksum; use a server that returns one.")
+        return Copied(target, base64.b64decode(checksum).hex(), answer.get("VersionId"))
+
+    def head(self, key: str, version_id: str | None = None) -> Head:
+        """Size, hash and version of one object. Raises NotFoundError."""
+        extra = {"VersionId": version_id} if version_id else {}
+        try:
+            answer = self._s3.head_object(Bucket=self.bucket, Key=key, ChecksumMode="ENABLED", **extra)
+        except (ClientError, BotoCoreError) as error:
+            raise self._translated(error, key) from error
+        checksum = answer.get("ChecksumSHA256")
+        sha256 = base64.b64decode(checksum).hex() if checksum else None
+        return Head(answer["ContentLength"], answer["ETag"], sha256, answer.get("VersionId"))
+
+    def exists(self, key: str) -> bool:
+        """Whether there is such an object now."""
+        try:
+            self.head(key)
+        except NotFoundError:
+            return False
+        return True
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """Every object below ``prefix``, in key order."""
+        try:
+            for page in self._s3.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=prefix):
+                for entry in page.get("Contents", ()):
+                    yield ObjectInfo(entry["Key"], entry["Size"], entry["ETag"], entry["LastModified"])
+        except (ClientError, BotoCoreError) as error:
+            raise self._translated(error, prefix) from error
+
+    def prefixes(self, prefix: str) -> builtins.list[str]:
+        """The names directly below ``prefix``, each with its closing slash."""
+        try:
+            pages = self._s3.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=prefix, Delimiter="/")
+            return [entry["Prefix"] for page in pages for entry in page.get("CommonPrefixes", ())]
+        except (ClientError, BotoCoreError) as error:
+            raise self._translated(error, prefix) from error
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """Remove objects; one that is not there is not an error."""
+        try:
+            for key in keys:
+                self._s3.delete_object(Bucket=self.bucket, Key=key)
+        except (ClientError, BotoCoreError) as error:
+            raise self._translated(error, "objects") from error
+
+    def versions(self, prefix: str) -> Iterator[Version]:
+        """Every version and delete marker below ``prefix``, in key order."""
+        try:
+            for page in self._s3.get_paginator("list_object_versions").paginate(Bucket=self.bucket, Prefix=prefix):
+                found = [(entry, False) for entry in page.get("Versions", ())]
+                found += [(entry, True) for entry in page.get("DeleteMarkers", ())]
+                for entry, marker in sorted(found, key=lambda pair: pair[0]["Key"]):
+                    size = 0 if marker else entry["Size"]
+                    yield Version(
+                        entry["Key"], entry["VersionId"], size, entry["LastModified"], entry["IsLatest"], marker
+                    )
+        except (ClientError, BotoCoreError) as error:
+            raise self._translated(error, prefix) from error
+
+    def delete_versions(self, versions: Iterable[Version]) -> None:
+        """Remove versions for good; nothing brings them back. One that is not there is not an error."""
+        names = [{"Key": version.key, "VersionId": version.version_id} for version in versions]
+        try:
+            for start in range(0, len(names), 1000):
+                batch = {"Objects": names[start : start + 1000], "Quiet": True}
+                answer = self._s3.delete_objects(Bucket=self.bucket, Delete=batch)
+                if refused := answer.get("Errors"):
+                    if refused[0].get("Code") == "AccessDenied":
+                        raise self._denied(refused[0]["Key"], "AccessDenied")
+                    raise StreamOpsError(
+                        f"The object store did not remove {refused[0]['Key']} and {len(refused) - 1} more "
+                        f"({refused[0].get('Code')}); check the credentials and run it again."
+                    )
+        except (ClientError, BotoCoreError) as error:
+            raise self._translated(error, "old versions") from error
+
+    def _translated(self, error: Exception, key: str) -> StreamOpsError:
+        if isinstance(error, ClientError):
+            status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+            code = error.response.get("Error", {}).get("Code", "")
+            if status == 404 or code in ("NoSuchKey", "NoSuchVersion", "404"):
+                return NotFoundError(f"{key} is not in bucket {self.bucket}.")
+            if status in (409, 412):
+                return ConflictError(f"{key} was changed by somebody else meanwhile; read it again and retry.")
+            if code in ("AccessDenied", "403"):  # the answer to a HEAD has no body, so no better name
+                return self._denied(key, code)
+            if 400 <= status < 500:
+                return StreamOpsError(f"The object store refused {key} with {code or status}; check the credentials.")
+        return UnreachableError(
+            f"The object store at {self.endpoint} did not serve {key} ({type(error).__name__}); "
+            "check that it runs ('make status') and retry."
+        )
+
+    def _denied(self, key: str, code: str) -> DeniedError:
+        return DeniedError(
+            f"The object store does not let {self.identity} do this with {key} ({code}); check the credentials. "
+            "Snapshots and jobs are removed with the retention identity only."
+        )

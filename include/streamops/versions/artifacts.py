@@ -1,0 +1,307 @@
+"""Published versions of jobs: immutable, content-addressed, complete.
+
+What runs is the artifact. Editing a working tree or upgrading StreamOps never changes a running job, because
+the runner and its dependencies are part of what was published.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tempfile
+from contextlib import nullcontext, suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from streamops.model import definitions, records
+from streamops.model.definitions import Definition
+from streamops.model.errors import ConflictError, DefinitionError, NotFoundError, PublishedError
+from streamops.model.names import SCRATCH, checked
+from streamops.model.records import JobRecord, LibraryUse
+from streamops.spark import local_spark
+from streamops.store import documents, keys
+from streamops.store.object_store import ObjectStore
+from streamops.versions import archives, libraries
+from streamops.versions import fingerprints as fingerprints_of
+from streamops.versions.fingerprints import Fingerprint
+
+MAX_ARTIFACT_BYTES = 512 << 20
+VALIDATION_S = 240
+REPARTITION = "repartition"  # brings kept state into the version's number of partitions
+
+
+class ArtifactManifest(BaseModel):
+    """Written last; a version exists when this exists. ``size`` is the artifact's, in bytes."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", serialize_by_alias=True)
+
+    job: str
+    version: str
+    artifact_sha256: str
+    runtime_sha256: str
+    size: int
+    definition: Definition
+    published: datetime
+    runtime_can: tuple[str, ...] = ()  # what a runner published earlier could not do
+    fingerprints: dict[str, Any] = {}  # per stage, for the verdict before an upgrade
+
+
+class Published(BaseModel):
+    """What publishing gave; ``fresh`` is False when the same content had been published before."""
+
+    model_config = ConfigDict(frozen=True, serialize_by_alias=True)
+
+    job: str
+    version: str
+    artifact_sha256: str
+    runtime_sha256: str
+    size: int
+    definition: Definition
+    fresh: bool = True
+
+
+def publish(
+    store: ObjectStore,
+    directory: Path,
+    version: str | None = None,
+    *,
+    check: bool = True,
+    job: str | None = None,
+    library: str | None = None,
+) -> Published:
+    """Pack a job's directory and upload it as an immutable version.
+
+    Args:
+        version: which ``<version>.yaml``; needed only if the directory has several.
+        check: build the stages' plans on local Spark first, so that code that cannot run is refused here.
+        job: the job that it must be; any job when left out.
+        library: LIBRARY/VERSION to check it with; the newest one when left out.
+
+    Raises:
+        DefinitionError: the definition or the code is wrong, or it is another job's.
+        PublishedError: the version is published already with other content.
+        UnreachableError: the object store does not answer.
+    """
+    definition, files = collect(directory, version)
+    if job is not None and definition.job != job:
+        raise DefinitionError(f"{directory} holds job {definition.job}, not {job}; correct the file that names it.")
+    if definition.job.startswith(SCRATCH):
+        raise DefinitionError(
+            f"Names that begin with {SCRATCH} belong to restore tests; give {definition.job} another."
+        )
+    fingerprints = _plans(store, directory, definition, library) if check else {}
+    artifact = archives.pack(files)
+    if len(artifact) > MAX_ARTIFACT_BYTES:
+        raise DefinitionError(f"{directory} packs to {len(artifact)} bytes; the most is {MAX_ARTIFACT_BYTES}.")
+    sha = archives.sha256(artifact)
+    runtime = archives.runtime_archive()
+    manifest = ArtifactManifest(
+        job=definition.job,
+        version=definition.version,
+        artifact_sha256=sha,
+        runtime_sha256=archives.sha256(runtime),
+        size=len(artifact),
+        definition=definition,
+        published=records.now(),
+        runtime_can=(REPARTITION,),
+        fingerprints=fingerprints,
+    )
+    if earlier := _find(store, definition.job, definition.version):
+        done = _same(earlier, sha)
+        if fingerprints and not earlier.fingerprints:  # published before there were any
+            completed = earlier.model_copy(update={"fingerprints": fingerprints})
+            documents.write(store, keys.artifact_manifest(definition.job, definition.version), completed)
+        return done
+    _put_once(store, keys.runtime(manifest.runtime_sha256), runtime)
+    # The key carries no hash, so a half-finished publish of other content may lie there: the manifest decides.
+    store.put(keys.artifact(definition.job, definition.version), artifact)
+    try:
+        documents.write(store, keys.artifact_manifest(definition.job, definition.version), manifest, new=True)
+    except ConflictError:
+        found = _find(store, definition.job, definition.version)
+        if found is None:
+            raise
+        return _same(found, sha)
+    return _published(manifest, fresh=True)
+
+
+def collect(directory: Path, version: str | None = None) -> tuple[Definition, dict[str, bytes]]:
+    """The definition and all files of an artifact, by name inside it.
+
+    Raises:
+        DefinitionError: there is no such definition, several to choose from, or the code is not there.
+    """
+    path = definition_file(directory, version)
+    definition = definitions.load(path)
+    _schedule(definition)
+    if version is not None and definition.version != version:
+        raise DefinitionError(f"{path} says version {definition.version}; a version's file carries its name.")
+    if not (directory / definition.code).is_file():
+        raise DefinitionError(f"{path.name} names code {definition.code}, which is not in {directory}; write it there.")
+    files = {f"code/{name}": body for name, body in archives.tree(directory, suffix=".py").items() if _is_code(name)}
+    for name, body in files.items():
+        try:
+            compile(body, name, "exec", dont_inherit=True)
+        except (SyntaxError, ValueError) as error:
+            raise DefinitionError(f"{name.removeprefix('code/')} is not Python ({error}); correct it.") from None
+    files["definition.json"] = definition.canonical().encode()
+    requirements = directory / "requirements.txt"
+    if requirements.is_file():
+        files |= _dependencies(requirements)
+    return definition, files
+
+
+def _schedule(definition: Definition) -> None:
+    from streamops.model.schedules import (
+        require_valid,  # needs a package that drivers, who read artifacts too, do not have
+    )
+
+    require_valid(definition.snapshots)
+
+
+def definition_file(directory: Path, version: str | None = None) -> Path:
+    """The version's YAML file. Raises DefinitionError."""
+    if version is not None:
+        path = directory / f"{checked('version', version)}.yaml"
+        if not path.is_file():
+            raise DefinitionError(f"{path} does not exist; a version is declared in a file of its name.")
+        return path
+    found = sorted(directory.glob("*.yaml"))
+    if len(found) != 1:
+        names = ", ".join(path.stem for path in found) or "none"
+        raise DefinitionError(f"{directory} has {len(found)} definitions ({names}); name the version to publish.")
+    return found[0]
+
+
+def current(store: ObjectStore, record: JobRecord | None) -> Definition | None:
+    """The definition of the version that a job has now; None when it has none, or it is not published any more."""
+    if record is None or record.version is None:
+        return None
+    found = _find(store, record.job, record.version)
+    return found.definition if found else None
+
+
+def load_manifest(store: ObjectStore, job: str, version: str) -> ArtifactManifest:
+    """The manifest of a published version.
+
+    Raises:
+        NotFoundError: names the versions that are published.
+    """
+    if found := _find(store, job, version):
+        return found
+    known = versions(store, job)
+    if known:
+        raise NotFoundError(f"{job} has no version {version}; published are {', '.join(known)}.")
+    raise NotFoundError(f"Job {job} is not published; run 'streamops publish DIR' first.")
+
+
+def versions(store: ObjectStore, job: str) -> list[str]:
+    """Published versions of a job, oldest first."""
+    prefix = keys.versions(job)
+    names = [entry.removeprefix(prefix).rstrip("/") for entry in store.prefixes(prefix)]
+    found = [manifest for name in names if (manifest := _find(store, job, name))]
+    return [manifest.version for manifest in sorted(found, key=lambda item: item.published)]
+
+
+def _find(store: ObjectStore, job: str, version: str) -> ArtifactManifest | None:
+    found = documents.read(store, keys.artifact_manifest(job, version), ArtifactManifest)
+    return found.value if found else None
+
+
+def _same(earlier: ArtifactManifest, sha: str) -> Published:
+    if earlier.artifact_sha256 != sha:
+        raise PublishedError(
+            f"{earlier.job} {earlier.version} is published with other content ({earlier.artifact_sha256[:12]}, this is "
+            f"{sha[:12]}); a version never changes, so choose a new version name."
+        )
+    return _published(earlier, fresh=False)
+
+
+def _published(manifest: ArtifactManifest, *, fresh: bool) -> Published:
+    return Published(
+        job=manifest.job,
+        version=manifest.version,
+        artifact_sha256=manifest.artifact_sha256,
+        runtime_sha256=manifest.runtime_sha256,
+        size=manifest.size,
+        definition=manifest.definition,
+        fresh=fresh,
+    )
+
+
+def _put_once(store: ObjectStore, key: str, body: bytes) -> None:
+    with suppress(ConflictError):  # content-addressed: what is there is the same
+        store.put(key, body, if_absent=True)
+
+
+def _is_code(name: str) -> bool:
+    return not re.match(r"(tests?/|conftest\.py$|test_)", name)
+
+
+def _dependencies(requirements: Path) -> dict[str, bytes]:
+    """What the job's own requirements.txt resolves to, installed aside."""
+    with tempfile.TemporaryDirectory() as temporary:
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile"]
+        command += ["--target", temporary, "-r", requirements.name]
+        done = subprocess.run(command, cwd=requirements.parent, capture_output=True, text=True, check=False)
+        if done.returncode:
+            last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+            raise DefinitionError(f"{requirements} cannot be resolved: {last}")
+        found = archives.tree(Path(temporary), "deps/")
+    changing = (".pyc", "RECORD", "INSTALLER", "direct_url.json")  # differ although the packages are the same
+    return {name: body for name, body in found.items() if not name.endswith(changing)}
+
+
+def _plans(store: ObjectStore, directory: Path, definition: Definition, library: str | None) -> dict[str, Any]:
+    """The fingerprints with a published version of the job's library."""
+    used = libraries.choose(store, definition, library)
+    with libraries.unpacked(store, used) if used else nullcontext() as place:
+        return plans(directory, definition.version, place)
+
+
+def plans_with(store: ObjectStore, manifest: ArtifactManifest, library: LibraryUse) -> dict[str, Fingerprint | None]:
+    """The fingerprints of a published version with another version of its library. Raises DefinitionError."""
+    body = store.get(keys.artifact(manifest.job, manifest.version)).body
+    with tempfile.TemporaryDirectory() as temporary, libraries.unpacked(store, library) as place:
+        for name, content in archives.unpack(body).items():
+            kind, _, path = name.partition("/")
+            if kind in ("code", "deps"):
+                target = Path(temporary, path)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(content)
+        definition = Path(temporary, f"{manifest.version}.yaml")
+        definition.write_text(manifest.definition.canonical(), encoding="utf-8")
+        found = plans(Path(temporary), manifest.version, place)
+    return fingerprints_of.read(found, manifest.definition.stages)
+
+
+def plans(directory: Path, version: str, library: Path | None = None, *, gives_way: bool = False) -> dict[str, Any]:
+    """The fingerprints of a version's stages, after its plans were built and found sound.
+
+    A process of its own asks local Spark: the core stays free of it.
+
+    Args:
+        library: where the job's shared library lies, if it has one.
+        gives_way: whether jobs that run on the same machine come first.
+
+    Raises:
+        DefinitionError: the code cannot run; says which stage and why.
+    """
+    try:
+        asked = local_spark.ask(
+            "validate", str(directory), version, timeout_s=VALIDATION_S, library=library, gives_way=gives_way
+        )
+    except TimeoutError:
+        raise DefinitionError(
+            f"Checking {directory} took longer than {VALIDATION_S} s; see what its code does on import."
+        ) from None
+    if not asked.answers:
+        raise DefinitionError(f"{directory} could not be checked on local Spark: {asked.error}")
+    answer = asked.answers[-1]
+    if asked.code:
+        raise DefinitionError(str(answer["error"]))
+    return dict(answer["fingerprints"])

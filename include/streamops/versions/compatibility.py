@@ -1,0 +1,380 @@
+"""What becomes of each stage's state when another version continues it: decided from fingerprints alone.
+
+Spark checks only part of this, and accepts changes after which results are wrong: ``max`` to ``count``, another slide,
+another column with the same type as key. So the verdict is the product's. It says *unknown* rather than guess.
+docs/compatibility.md lists the changes with their verdicts, and the test on real Spark that shows each.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from streamops.versions.fingerprints import Aggregate, Fingerprint, Key, Operator
+
+Outcome = Literal["kept", "kept with caveat", "starts empty", "dropped", "unknown", "incompatible"]
+_WEIGHT: dict[Outcome, int] = {"kept": 0, "kept with caveat": 1, "starts empty": 2, "unknown": 3, "incompatible": 4}
+
+_AS_BEFORE = "It goes on where it stopped; its results are those of an uninterrupted run."
+_ANOTHER_NAME = (
+    "Nothing is stopped. Give the changed stage another name: it then starts empty beside the old results, and the old "
+    "state is dropped; or keep the old computation."
+)
+_NOBODY_KNOWS = (
+    "Spark may refuse the state, or continue it with wrong results. Accept it only if you know that the state fits."
+)
+_NEW_SHAPE = (
+    "Windows of two shapes must not be mixed, so the stage goes on where it had read to with empty state: windows "
+    "that were open are dropped, and windows that reach back before the switch hold only what came after it. "
+    "An event that is later than the old watermark can write such a window over a result that was final."
+)
+
+
+class Verdict(BaseModel):
+    """One stage. ``lost`` says that state may be lost, so that somebody has to agree before anything is stopped."""
+
+    model_config = ConfigDict(frozen=True)
+
+    stage: str
+    outcome: Outcome
+    reasons: tuple[str, ...]
+    consequence: str
+    lost: bool = False
+
+    def text(self) -> str:
+        """As a log and a receipt say it."""
+        return f"{self.outcome}. {' '.join(self.reasons)} {self.consequence}"
+
+
+class _Finding(BaseModel):
+    """One difference: how much it weighs, what it is, what follows."""
+
+    outcome: Outcome
+    reason: str
+    consequence: str
+
+
+def verdicts(
+    old: Mapping[str, Fingerprint | None], new: Mapping[str, Fingerprint | None], *, version: str = "the new version"
+) -> tuple[Verdict, ...]:
+    """The verdict for every stage of either version, those of the new version first.
+
+    Args:
+        old: the stages whose state there is; None for a stage that has no fingerprint.
+        new: the stages of the version that would continue.
+        version: how to name that version in a reason.
+    """
+    gone = [stage for stage in old if stage not in new]
+    fresh = [stage for stage in new if stage not in old]
+    found = [
+        _appears(stage, gone, version) if stage in fresh else continued(stage, old[stage], new[stage]) for stage in new
+    ]
+    found += [_vanishes(stage, old[stage], fresh, version) for stage in gone]
+    return tuple(found)
+
+
+def _appears(stage: str, gone: list[str], version: str) -> Verdict:
+    renamed = f" If it is {' or '.join(gone)} under another name: a name is the identity of the state." if gone else ""
+    return Verdict(
+        stage=stage,
+        outcome="starts empty",
+        reasons=(f"{stage} is new in {version}.{renamed}",),
+        consequence="It begins with empty state where the other stages stand; what began before that is partial.",
+    )
+
+
+def _vanishes(stage: str, old: Fingerprint | None, fresh: list[str], version: str) -> Verdict:
+    lost = old is None or old.stateful
+    renamed = f" {' and '.join(fresh)} cannot take it over: a name is the identity of the state." if fresh else ""
+    return Verdict(
+        stage=stage,
+        outcome="dropped",
+        reasons=(f"{version} has no stage {stage}.{renamed}",),
+        consequence=(
+            "Its state is not continued and it writes no more; the state stays in the snapshot."
+            if lost
+            else "It writes no more; it has no state that could be lost."
+        ),
+        lost=lost,
+    )
+
+
+def continued(stage: str, old: Fingerprint | None, new: Fingerprint | None) -> Verdict:
+    """The verdict for a stage that both versions have."""
+    findings = list(_missing(old, new)) if old is None or new is None else list(_differences(old, new))
+    if not findings:
+        reason = "The state is built the same way." if old and old.stateful else "The stage has no state."
+        return Verdict(stage=stage, outcome="kept", reasons=(reason,), consequence=_AS_BEFORE)
+    worst = max(findings, key=lambda item: _WEIGHT[item.outcome]).outcome
+    told = [item for item in findings if item.outcome == worst]
+    return Verdict(
+        stage=stage,
+        outcome=worst,
+        reasons=tuple(dict.fromkeys(item.reason for item in findings)),
+        consequence=" ".join(dict.fromkeys(item.consequence for item in told)),
+        lost=worst in ("starts empty", "unknown"),
+    )
+
+
+def refused(found: Iterable[Verdict], accepted: Iterable[str]) -> tuple[Verdict, ...]:
+    """The verdicts that forbid the upgrade: incompatible ones always, others as long as nobody accepted the loss."""
+    agreed = set(accepted)
+    return tuple(item for item in found if item.outcome == "incompatible" or (item.lost and item.stage not in agreed))
+
+
+def lines(found: Iterable[Verdict]) -> list[str]:
+    """The verdicts as text for a log."""
+    return [f"{item.stage}: {item.text()}" for item in found]
+
+
+def _missing(old: Fingerprint | None, new: Fingerprint | None) -> Iterable[_Finding]:
+    which = "either version" if old is None and new is None else "the old version" if old is None else "the new version"
+    yield _unknown(f"There is no fingerprint of the stage in {which}.")
+
+
+def _differences(old: Fingerprint, new: Fingerprint) -> Iterable[_Finding]:
+    sources = (set(old.sources), set(new.sources))
+    old, new = _without(old, sources[0] - sources[1]), _without(new, sources[1] - sources[0])
+    if not old.stateful and not new.stateful:
+        return
+    if old.provider != new.provider:
+        yield _no(f"The state store is {new.provider} instead of {old.provider}.")
+    before, after = [item.kind for item in old.operators], [item.kind for item in new.operators]
+    if before != after:
+        yield _no(f"The operators with state are {_listed(after)} instead of {_listed(before)}.")
+        return
+    for one, other in zip(old.operators, new.operators, strict=True):
+        yield from _operator(one, other)
+    if old.spark != new.spark:
+        yield _unknown(f"The fingerprints are of Spark {old.spark} and {new.spark}.")
+    yield from _watermarks(old, new)
+    for source in sorted(set(new.sources) - set(old.sources)):
+        yield _caveat(f"Source {source} is added.", f"Of {source} counts what is read from its declared start on.")
+    for source in sorted(set(old.sources) - set(new.sources)):
+        yield _caveat(f"Source {source} is removed.", f"What {source} holds beyond the switch is not read.")
+
+
+def _without(fingerprint: Fingerprint, sources: Iterable[str]) -> Fingerprint:
+    """The texts without what a union takes from these sources."""
+    text = fingerprint.model_dump_json(exclude={"sources"})
+    for name in sources:
+        column = rf"{re.escape(name)}\.[A-Za-z0-9_]+"
+        text = re.sub(rf" or {column}|{column} or ", "", text)
+        text = re.sub(rf',"{column}"', "", text)  # among the columns of a key
+    return Fingerprint.model_validate({**json.loads(text), "sources": fingerprint.sources})
+
+
+def _watermarks(old: Fingerprint, new: Fingerprint) -> Iterable[_Finding]:
+    before = {item.column: item.delay for item in old.watermarks}
+    for column, delay in {item.column: item.delay for item in new.watermarks}.items():
+        if column not in before:
+            continue
+        if before[column] != delay:
+            yield _caveat(
+                f"The watermark delay of {column} is {delay} instead of {before[column]}.",
+                "From the switch on the new delay decides which events are too late and when a window is final.",
+            )
+    changed = {column for column in before if column not in {item.column for item in new.watermarks}}
+    added = {item.column for item in new.watermarks} - set(before)
+    moved = {name for name in (*changed, *added) if name.split(".")[0] in set(old.sources) & set(new.sources)}
+    if moved:
+        yield _no(f"The event time is another column (watermark on {_listed(sorted(moved))} only in one version).")
+
+
+def _operator(old: Operator, new: Operator) -> Iterable[_Finding]:
+    if old.kind == "opaque":
+        same = old.detail == new.detail
+        what = f"{old.detail} keeps state" if same else f"{new.detail} stands where {old.detail} stood"
+        yield _unknown(f"{what}, which cannot be compared.")
+        return
+    yield from _keys(old, new)
+    if old.kind == "aggregation":
+        yield from _aggregates(old, new)
+    elif old.kind == "join":
+        yield from _join(old, new)
+    elif old.kind == "transform with state":
+        yield from _variables(old, new)
+    elif old.kind == "apply in pandas with state":
+        if old.schema_ != new.schema_:
+            yield _no(f"The state of a key is {new.schema_} instead of {old.schema_}.")
+        if old.detail != new.detail:
+            yield _unknown(f"The function runs as {new.detail} instead of {old.detail}.")
+    if set(old.inputs) != set(new.inputs):
+        gone, come = sorted(set(old.inputs) - set(new.inputs)), sorted(set(new.inputs) - set(old.inputs))
+        parts = [f"now {text}" for text in come] + [f"no longer {text}" for text in gone]
+        yield _mixes(old, f"Steps before the state differ: {_listed(parts)}.")
+
+
+def _keys(old: Operator, new: Operator) -> Iterable[_Finding]:
+    before, after = [key.type for key in old.keys], [key.type for key in new.keys]
+    one, other = old.window, new.window
+    if one and other and "session" in (one.kind, other.kind) and one.kind != other.kind:
+        yield _no(f"A {one.label()} became a {other.label()}.")
+        return
+    if before != after:
+        yield _no(f"The keys are {_names(new.keys)} instead of {_names(old.keys)}.")
+        return
+    if sorted(key.text for key in old.keys) == sorted(key.text for key in new.keys) and [
+        key.text for key in old.keys
+    ] != [key.text for key in new.keys]:
+        yield _no(f"The keys stand in another order: {_names(new.keys)} instead of {_names(old.keys)}.")
+        return
+    for mine, theirs in zip(old.keys, new.keys, strict=True):
+        yield from _key(old, mine, theirs)
+
+
+def _key(operator: Operator, old: Key, new: Key) -> Iterable[_Finding]:
+    if old.window and new.window:
+        times = (old.window.time, new.window.time)
+        if times[0] != times[1] and not _widened(*times):
+            yield _no(f"The window is over {times[1]} instead of {times[0]}.")
+        elif old.window.kind == "session" and old.window.gap != new.window.gap:
+            yield _caveat(
+                f"The session gap is {new.window.gap} instead of {old.window.gap}.",
+                "A session that was open at the switch keeps the end that its events gave it under the old gap; an "
+                "event that comes after that end but within the new gap begins another session.",
+            )
+        elif old.window.model_copy(update={"time": ""}) != new.window.model_copy(update={"time": ""}):
+            yield _Finding(
+                outcome="starts empty",
+                reason=f"A {old.window.label()} became a {new.window.label()}.",
+                consequence=_NEW_SHAPE,
+            )
+        return
+    if old.window or new.window:
+        yield _no(f"The key is {new.text} instead of {old.text}.")
+        return
+    if old.text == new.text or _widened(old.text, new.text):
+        return
+    if "?" in old.text + new.text or not old.columns or not new.columns:
+        yield _unknown(f"It cannot be told what the key {new.text} is made of (it was {old.text}).")
+    elif old.columns != new.columns:
+        yield _no(f"The key is {new.text} instead of {old.text}.")
+    else:
+        yield _mixes(operator, f"The key is {new.text} instead of {old.text}.")
+
+
+def _aggregates(old: Operator, new: Operator) -> Iterable[_Finding]:
+    before = [slot for item in old.aggregates for slot in item.buffer]
+    after = [slot for item in new.aggregates for slot in item.buffer]
+    if before != after:
+        yield _no(f"The aggregates' buffers differ: {_buffers(new.aggregates)} instead of {_buffers(old.aggregates)}.")
+        return
+    if [len(item.buffer) for item in old.aggregates] != [len(item.buffer) for item in new.aggregates]:
+        yield _no(f"The aggregates are {_texts(new.aggregates)} instead of {_texts(old.aggregates)}.")
+        return
+    if {item.text for item in old.aggregates} == {item.text for item in new.aggregates} and len(before) > 1:
+        if [item.text for item in old.aggregates] != [item.text for item in new.aggregates]:
+            yield _no(
+                f"The aggregates' order is {_texts(new.aggregates)} instead of {_texts(old.aggregates)}, "
+                "and Spark would read each one's state as another's."
+            )
+        return
+    for mine, theirs in zip(old.aggregates, new.aggregates, strict=True):
+        if mine.text == theirs.text:
+            continue
+        reason = f"{theirs.text} is computed instead of {mine.text}."
+        if not mine.opaque:
+            yield _mixes(old, reason)
+        elif mine.function != theirs.function:
+            yield _no(reason)
+        else:
+            yield _unknown(f"{reason} The state of {mine.function} is bytes of its own.")
+
+
+def _join(old: Operator, new: Operator) -> Iterable[_Finding]:
+    if old.rows != new.rows:
+        yield _no(f"The join keeps the columns {_rows(new)} instead of {_rows(old)}.")
+    if old.detail != new.detail:
+        yield _unknown(f"The join is {new.detail} instead of {old.detail}.")
+    if old.bounds != new.bounds:
+        yield _caveat(
+            f"The join's conditions are {_listed(new.bounds)} instead of {_listed(old.bounds)}.",
+            "Rows that were waiting at the switch are matched by the new conditions as long as they are still there; "
+            "those that the old conditions had let go are not found any more.",
+        )
+
+
+def _variables(old: Operator, new: Operator) -> Iterable[_Finding]:
+    if old.detail != new.detail:
+        yield _no(f"The processor runs as {new.detail} instead of {old.detail}.")
+    if old.variables is None or new.variables is None:
+        yield _unknown("It cannot be told which state variables the processor has.")
+        return
+    before, after = ({item.name: item for item in side.variables or ()} for side in (old, new))
+    for name in sorted(before.keys() - after.keys()):
+        yield _unknown(f"State variable {name} is gone.")
+    for name in sorted(after.keys() - before.keys()):
+        yield _caveat(f"State variable {name} is new.", f"{name} is empty for every key at first.")
+    for name in sorted(before.keys() & after.keys()):
+        mine, theirs = before[name], after[name]
+        if (mine.kind, mine.schema_) != (theirs.kind, theirs.schema_):
+            yield _no(f"State variable {name} is {theirs.kind} {theirs.schema_} instead of {mine.kind} {mine.schema_}.")
+        elif (mine.ttl_ms is None) != (theirs.ttl_ms is None):
+            yield _no(f"State variable {name} {'lost its' if theirs.ttl_ms is None else 'got a'} time to live.")
+        elif mine.ttl_ms != theirs.ttl_ms:
+            yield _caveat(
+                f"State variable {name} lives {theirs.ttl_ms} ms instead of {mine.ttl_ms} ms.",
+                f"Entries of {name} keep their old time to live until they are written again.",
+            )
+
+
+def _mixes(operator: Operator, reason: str) -> _Finding:
+    """A change that old and new events of the same group meet in one value."""
+    if operator.kind != "aggregation":
+        return _caveat(reason, "What was kept before the switch was kept under the old computation.")
+    until = (
+        "Windows that were open at the switch hold events of before by the old computation and of after by the new; "
+        "windows that begin after it are right."
+        if operator.window
+        else "Groups that existed at the switch hold events of before by the old computation and of after by the new, "
+        "for as long as they live."
+    )
+    return _caveat(reason, until)
+
+
+def _no(reason: str) -> _Finding:
+    return _Finding(outcome="incompatible", reason=reason, consequence=_ANOTHER_NAME)
+
+
+def _caveat(reason: str, consequence: str) -> _Finding:
+    return _Finding(outcome="kept with caveat", reason=reason, consequence=consequence)
+
+
+def _unknown(reason: str) -> _Finding:
+    return _Finding(outcome="unknown", reason=reason, consequence=_NOBODY_KNOWS)
+
+
+def _widened(old: str, new: str) -> bool:
+    """Whether one is the other with more or fewer inputs of a union."""
+    one, other = set(old.split(" or ")), set(new.split(" or "))
+    return one < other or other < one
+
+
+def _listed(items: Iterable[str]) -> str:
+    return ", ".join(items) or "none"
+
+
+def _names(keys: Iterable[Key]) -> str:
+    return _listed(f"{key.text} ({key.type})" if not key.window else key.window.label() for key in keys)
+
+
+def _texts(aggregates: Iterable[Aggregate]) -> str:
+    return _listed(item.text for item in aggregates)
+
+
+def _buffers(aggregates: Iterable[Aggregate]) -> str:
+    return _listed(f"{item.text} [{_slots(item)}]" for item in aggregates)
+
+
+def _slots(aggregate: Aggregate) -> str:
+    shown = [slot.type if slot.nullable else f"{slot.type} not null" for slot in aggregate.buffer]
+    return _listed(shown if len(shown) <= 4 else [*shown[:3], f"{len(shown)} in all"])
+
+
+def _rows(operator: Operator) -> str:
+    return " and ".join(f"({_listed(side)})" for side in operator.rows)

@@ -1,0 +1,228 @@
+"""Shared libraries: code that several jobs import, published apart from them.
+
+A definition names the job's library. Which version of it a deployment gets is decided when the job is deployed, and
+changes with an upgrade or a restart of the cluster; the job's own artifact stays the same, byte for byte.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from streamops.model import definitions, records
+from streamops.model.definitions import Definition, LibraryName, VersionName
+from streamops.model.errors import ConflictError, DefinitionError, NotFoundError, PublishedError, RefusedError
+from streamops.model.names import checked
+from streamops.model.names import library as reference
+from streamops.model.records import LibraryUse
+from streamops.store import documents, keys
+from streamops.store.object_store import ObjectStore
+from streamops.versions import archives
+
+FILE = "library.yaml"
+
+
+class LibraryDefinition(BaseModel):
+    """What ``library.yaml`` says."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    library: LibraryName
+    version: VersionName
+    description: str = ""
+
+
+class LibraryManifest(BaseModel):
+    """Written last; a version exists when this exists. ``size`` is the archive's, in bytes."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    library: str
+    version: str
+    description: str = ""
+    sha256: str
+    size: int
+    published: datetime
+
+    @property
+    def use(self) -> LibraryUse:
+        """This version, as a deployment records it."""
+        return LibraryUse(name=self.library, version=self.version, sha256=self.sha256)
+
+
+def publish(store: ObjectStore, directory: Path) -> LibraryManifest:
+    """Pack a library's directory and upload it as an immutable version; the same content again changes nothing.
+
+    Raises:
+        DefinitionError: the definition is wrong, or the directory lacks the module of the library's name.
+        PublishedError: the version is published already with other content.
+    """
+    definition, files = collect(directory)
+    body = archives.pack(files)
+    manifest = LibraryManifest(
+        **definition.model_dump(), sha256=archives.sha256(body), size=len(body), published=records.now()
+    )
+    key = keys.library_manifest(definition.library, definition.version)
+    if earlier := documents.read(store, key, LibraryManifest):
+        return _same(earlier.value, manifest)
+    store.put(keys.library(definition.library, definition.version), body)
+    try:
+        documents.write(store, key, manifest, new=True)
+    except ConflictError:
+        return _same(load(store, definition.library, definition.version), manifest)
+    return manifest
+
+
+def require_same(store: ObjectStore, use: LibraryUse) -> None:
+    """Raise PublishedError if the version is published here with other content."""
+    if (found := documents.read(store, keys.library_manifest(use.name, use.version), LibraryManifest)) and (
+        found.value.sha256 != use.sha256
+    ):
+        raise PublishedError(
+            f"Library {use.label} is published here with other content ({found.value.sha256[:12]}, asked for is "
+            f"{use.sha256[:12]}), so what was made with it cannot be continued here."
+        )
+
+
+def accept(store: ObjectStore, use: LibraryUse) -> None:
+    """Publish a version that was built elsewhere; its archive is in place and was compared with its hash.
+
+    Raises:
+        PublishedError: the version is published here with other content.
+    """
+    size = store.head(keys.library(use.name, use.version)).size
+    manifest = LibraryManifest(
+        library=use.name, version=use.version, sha256=use.sha256, size=size, published=records.now()
+    )
+    try:
+        documents.write(store, keys.library_manifest(use.name, use.version), manifest, new=True)
+    except ConflictError:
+        require_same(store, use)
+
+
+def _same(earlier: LibraryManifest, wanted: LibraryManifest) -> LibraryManifest:
+    if earlier.sha256 != wanted.sha256:
+        raise PublishedError(
+            f"Library {earlier.use.label} is published with other content ({earlier.sha256[:12]}, this is "
+            f"{wanted.sha256[:12]}); a version never changes, so choose a new version name."
+        )
+    return earlier
+
+
+def collect(directory: Path) -> tuple[LibraryDefinition, dict[str, bytes]]:
+    """The definition and all files of a library. Raises DefinitionError."""
+    path = directory / FILE
+    if not path.is_file():
+        raise DefinitionError(f"{directory} has no {FILE}; a library's directory says its name and version there.")
+    found = definitions.documents(definitions.text_of(path), path.name)
+    try:
+        definition = LibraryDefinition.model_validate(found[0] if len(found) == 1 else None)
+    except ValidationError as error:
+        wrong = "; ".join(f"{'.'.join(map(str, item['loc'])) or 'it'}: {item['msg']}" for item in error.errors())
+        raise DefinitionError(f"{path} needs library and version, and may have a description: {wrong}.") from None
+    files = archives.tree(directory, suffix=".py")
+    modules = (f"{definition.library}.py", f"{definition.library}/__init__.py")
+    if not any(name in files for name in modules):
+        raise DefinitionError(f"{directory} has neither {modules[0]} nor {modules[1]}; jobs import the library's name.")
+    for name, body in files.items():
+        try:
+            compile(body, name, "exec", dont_inherit=True)
+        except (SyntaxError, ValueError) as error:
+            raise DefinitionError(f"{name} is not Python ({error}); correct it.") from None
+    return definition, files
+
+
+def names(store: ObjectStore) -> list[str]:
+    """Names of all published libraries."""
+    return [entry.split("/")[1] for entry in store.prefixes(keys.libraries())]
+
+
+def versions(store: ObjectStore, library: str) -> list[LibraryManifest]:
+    """Published versions of a library, oldest first."""
+    found = [
+        documents.read(store, keys.library_manifest(library, entry.rstrip("/").rpartition("/")[2]), LibraryManifest)
+        for entry in store.prefixes(keys.library_versions(library))
+    ]
+    return sorted((item.value for item in found if item), key=lambda item: item.published)
+
+
+def load(store: ObjectStore, library: str, version: str) -> LibraryManifest:
+    """A published version. Raises NotFoundError, which names those that are published."""
+    if found := documents.read(store, keys.library_manifest(library, version), LibraryManifest):
+        return found.value
+    known = ", ".join(item.version for item in versions(store, library)) or "none"
+    raise NotFoundError(
+        f"Library {library} has no version {version} (published: {known}); 'streamops libraries publish DIR' adds one."
+    )
+
+
+def choose(
+    store: ObjectStore, definition: Definition, asked: str | None = None, before: LibraryUse | None = None
+) -> LibraryUse | None:
+    """Which version a deployment gets: the one asked for, else the one it has, else the newest.
+
+    Args:
+        asked: LIBRARY/VERSION.
+        before: of the deployment whose place it takes.
+
+    Raises:
+        RefusedError: another library is asked for than the definition names.
+        NotFoundError: there is no such version.
+    """
+    if definition.library is None:
+        if asked:
+            raise RefusedError(f"{definition.job} {definition.version} uses no shared library; leave {asked} out.")
+        return None
+    if asked:
+        name, version = reference(asked).split("/")
+        if name != definition.library:
+            raise RefusedError(f"{definition.job} {definition.version} uses library {definition.library}, not {name}.")
+        return load(store, name, version).use
+    if before is not None and before.name == definition.library:
+        return before
+    known = versions(store, definition.library)
+    if not known:
+        raise NotFoundError(
+            f"Library {definition.library}, which {definition.job} {definition.version} uses, is not published; "
+            "run 'streamops libraries publish DIR' first."
+        )
+    return known[-1].use
+
+
+@contextmanager
+def unpacked(store: ObjectStore, use: LibraryUse) -> Iterator[Path]:
+    """The library's files in a directory of their own, for as long as somebody looks at them.
+
+    Raises:
+        PublishedError: the archive is not what was published.
+    """
+    body = store.get(keys.library(use.name, use.version)).body
+    if archives.sha256(body) != use.sha256:
+        raise PublishedError(f"The archive of library {use.label} was altered; publish it under a new version.")
+    with tempfile.TemporaryDirectory() as temporary:
+        for name, content in archives.unpack(body).items():
+            target = Path(temporary, name)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(content)
+        yield Path(temporary)
+
+
+def beside(directory: Path, library: str) -> Path:
+    """The library's sources in a directory beside the job's, for tries that need no server.
+
+    Raises:
+        NotFoundError: there is none.
+    """
+    checked("library", library)
+    places = [*directory.resolve().parent.glob(f"*/{FILE}"), *directory.resolve().parent.glob(f"*/*/{FILE}")]
+    found = [path.parent for path in sorted(places) if collect(path.parent)[0].library == library]
+    if not found:
+        raise NotFoundError(
+            f"Library {library} is not beside {directory}; put its directory, with {FILE}, into {directory.parent}."
+        )
+    return found[-1]

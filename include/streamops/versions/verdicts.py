@@ -1,0 +1,81 @@
+"""Verdicts on real versions: which fingerprints count, what is said, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from streamops.model.definitions import Definition, Param
+from streamops.model.errors import RefusedError
+from streamops.model.manifest import Manifest
+from streamops.versions import compatibility, fingerprints
+from streamops.versions.artifacts import ArtifactManifest
+from streamops.versions.compatibility import Verdict
+from streamops.versions.fingerprints import Fingerprint
+
+
+def of_deployment(
+    old: ArtifactManifest, old_params: Mapping[str, Param], new: ArtifactManifest, new_params: Mapping[str, Param]
+) -> tuple[Verdict, ...]:
+    """What becomes of the state of a deployment of ``old`` when ``new`` continues it.
+
+    Args:
+        old_params, new_params: set at deploy, over those of the definitions.
+    """
+    before, after = known(old, old_params), known(new, new_params)
+    return compatibility.verdicts(before, after, version=f"{new.job} {new.version}")
+
+
+def of_snapshot(manifest: Manifest, new: ArtifactManifest, params: Mapping[str, Param]) -> tuple[Verdict, ...]:
+    """What becomes of a snapshot's state when ``new`` continues it."""
+    before = fingerprints.read(manifest.fingerprints, manifest.stages)
+    return compatibility.verdicts(before, known(new, params), version=f"{new.job} {new.version}")
+
+
+def known(manifest: ArtifactManifest, params: Mapping[str, Param]) -> dict[str, Fingerprint | None]:
+    """Fingerprints of a version's stages as it would be deployed; None where they do not tell."""
+    found = fingerprints.read(manifest.fingerprints, manifest.definition.stages)
+    changed = altered(manifest.definition, params)
+    return {stage: None if item and changed & set(item.params) else item for stage, item in found.items()}
+
+
+def altered(definition: Definition, params: Mapping[str, Param]) -> set[str]:
+    """Names of the params that have another value than in the definition, from which the fingerprints were taken."""
+    return {name for name, value in params.items() if definition.params.get(name) != value}
+
+
+def stored(manifest: ArtifactManifest, params: Mapping[str, Param]) -> dict[str, Any]:
+    """The fingerprints of a deployment as a snapshot keeps them."""
+    found = known(manifest, params)
+    return {stage: item.model_dump(mode="json", exclude_defaults=True) for stage, item in found.items() if item}
+
+
+def require(
+    found: Iterable[Verdict], accepted: Iterable[str], say: Callable[[str], None] = lambda line: None
+) -> dict[str, Any]:
+    """Say the verdicts, and refuse what must not happen without a yes.
+
+    Returns:
+        The verdicts as facts of the step.
+
+    Raises:
+        RefusedError: a stage is incompatible, or state would be lost that nobody agreed to lose.
+    """
+    verdicts = tuple(found)
+    for line in compatibility.lines(verdicts):
+        say(f"Verdict on {line}")
+    against = compatibility.refused(verdicts, accepted)
+    never = [item for item in against if item.outcome == "incompatible"]
+    if never:
+        first = never[0]
+        more = f" So is {', '.join(item.stage for item in never[1:])}." if len(never) > 1 else ""
+        raise RefusedError(f"Stage {first.stage} is incompatible: {' '.join(first.reasons)} {first.consequence}{more}")
+    if against:
+        told = " ".join(f"Stage {item.stage}: {item.outcome}. {' '.join(item.reasons)}" for item in against)
+        names = ", ".join(item.stage for item in against)
+        raise RefusedError(f"{told} State would be lost; to accept that, name the stages in accept_loss: {names}.")
+    return {
+        "empty": [item.stage for item in verdicts if item.outcome == "starts empty" and item.lost],
+        "stages": {item.stage: item.outcome for item in verdicts},
+        "verdicts": {item.stage: item.text() for item in verdicts},
+    }
