@@ -8,12 +8,10 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from streamops.cluster.nodes import Inventory
-from streamops.model.errors import ConflictError
 from streamops.store import documents, keys
 from streamops.store.object_store import ObjectStore
 
 State = Literal["running", "stopping", "stopped", "starting"]
-_TRIES = 10
 
 
 class ClusterRecord(BaseModel):
@@ -45,15 +43,8 @@ def change(store: ObjectStore, update: Mapping[str, object]) -> ClusterRecord:
     Raises:
         ConflictError: others kept changing it.
     """
-    for _ in range(_TRIES):
-        found = documents.read(store, keys.cluster(), ClusterRecord)
-        old = found.value if found else ClusterRecord()
-        new = old.model_copy(update=dict(update))
-        if found and new == old:
-            return old
-        try:
-            documents.write(store, keys.cluster(), new, over=found.etag if found else None, new=found is None)
-        except ConflictError:
-            continue
-        return new
-    raise ConflictError("The record of the cluster keeps changing; look at 'streamops operations'.")
+
+    def changed(old: ClusterRecord | None) -> ClusterRecord:
+        return (old or ClusterRecord()).model_copy(update=dict(update))
+
+    return documents.update(store, keys.cluster(), ClusterRecord, changed).value

@@ -27,7 +27,6 @@ from streamops.operations.operation import OVER, Operation, Request, StepRecord,
 from streamops.operations.ports import Ports
 from streamops.spark.submission import Submission
 from streamops.store import documents, jobs, keys, locks
-from streamops.store.documents import Versioned
 from streamops.store.object_store import ObjectStore
 
 __all__ = ["Engine", "Ports", "list_operations"]
@@ -87,7 +86,7 @@ class Engine:
         try:
             documents.write(self.store, keys.operation(request.job, operation_id), operation, new=True)
         except ConflictError:  # another try of the same task was faster
-            return self._read(request.job, operation_id).value
+            return self._read(request.job, operation_id)
         self.say(f"Operation {operation_id}: {request.runbook} of {label(request.job)} for {owner.label()}")
         return operation
 
@@ -118,7 +117,7 @@ class Engine:
             LockedError: the job went to another operation.
             StreamOpsError: what a step ran into; the step can be tried again.
         """
-        operation = self._read(job, operation_id).value
+        operation = self._read(job, operation_id)
         mine = [step for step in plan(operation.request.runbook) if step.task == task]
         if not mine:
             raise NotFoundError(f"Runbook {operation.request.runbook} has no task {task!r}.")
@@ -139,7 +138,7 @@ class Engine:
             UnhealthyError: waiting is pointless.
             RefusedError: the operation was ended meanwhile.
         """
-        operation = self._read(job, operation_id).value
+        operation = self._read(job, operation_id)
         if operation.done(step):
             return True, str(operation.facts(step).get("why", "done"))
         if operation.state != "running":
@@ -156,7 +155,7 @@ class Engine:
 
     def submission(self, job: str, operation_id: str) -> Submission | None:
         """What the submit step puts on the cluster; None when there is nothing to submit in that step."""
-        work = self._work(self._read(job, operation_id).value)
+        work = self._work(self._read(job, operation_id))
         return None if work.unchanged or work.cold else steps.started_submission(work)
 
     def record_submitted(self, job: str, operation_id: str, driver_id: str) -> None:
@@ -166,7 +165,7 @@ class Engine:
 
     def fail(self, job: str, operation_id: str, reason: str) -> None:
         """Record that the operation failed. An operation that is over stays as it is."""
-        operation = self._read(job, operation_id).value
+        operation = self._read(job, operation_id)
         if operation.state != "running":
             return
         operation = self._change(job, operation_id, {"state": "failed", "reason": reason})
@@ -176,7 +175,7 @@ class Engine:
 
     def undo(self, job: str, operation_id: str) -> str:
         """Take a failed operation back, step by recorded step; says what was done."""
-        operation = self._read(job, operation_id).value
+        operation = self._read(job, operation_id)
         if operation.state in OVER:
             return f"Operation {operation_id} is {operation.state}; there is nothing to take back."
         said, names = bodies.route(operation)
@@ -231,7 +230,7 @@ class Engine:
         with self._renewing(job, operation_id):
             self.fail(job, operation_id, "aborted by an operator")
             self.undo(job, operation_id)
-        operation = self._read(job, operation_id).value
+        operation = self._read(job, operation_id)
         if operation.state == "failed":
             operation = self._change(job, operation_id, {"state": "aborted"})
         self.release(job, operation_id)
@@ -240,7 +239,7 @@ class Engine:
     def _carry_on(self, job: str, operation_id: str) -> Operation:
         with self._renewing(job, operation_id):
             try:
-                operation = self._read(job, operation_id).value
+                operation = self._read(job, operation_id)
                 for step in plan(operation.request.runbook):
                     self._run_step(job, operation_id, step.name)
             except StreamOpsError as error:
@@ -249,10 +248,10 @@ class Engine:
                 self.release(job, operation_id)
                 raise
         self.release(job, operation_id)
-        return self._read(job, operation_id).value
+        return self._read(job, operation_id)
 
     def _orphan(self, job: str, operation_id: str, verb: str) -> Operation:
-        operation = self._read(job, operation_id).value
+        operation = self._read(job, operation_id)
         if operation.state in OVER:
             raise RefusedError(f"Operation {operation_id} is {operation.state}; there is nothing to {verb}.")
         found = locks.read(self.store, job)
@@ -293,7 +292,7 @@ class Engine:
     # --- steps
 
     def _run_step(self, job: str, operation_id: str, name: str) -> dict[str, Any]:
-        operation = self._read(job, operation_id).value
+        operation = self._read(job, operation_id)
         if operation.done(name):
             return operation.facts(name)
         self._open(operation)
@@ -307,7 +306,7 @@ class Engine:
         return facts
 
     def _run_undo(self, job: str, operation_id: str, name: str, *, locked: bool = True) -> None:
-        operation = self._read(job, operation_id).value
+        operation = self._read(job, operation_id)
         if name in operation.undo and operation.undo[name].finished:
             return
         if locked:
@@ -362,21 +361,14 @@ class Engine:
         )
 
     def _rewrite(self, job: str, operation_id: str, change: Callable[[Operation], Operation]) -> Operation:
-        for _ in range(10):
-            found = self._read(job, operation_id)
-            new = change(found.value)
-            try:
-                documents.write(self.store, keys.operation(job, operation_id), new, over=found.etag)
-            except ConflictError:
-                continue
-            return new
-        raise ConflictError(f"Operation {operation_id} keeps changing; see 'streamops operations show {operation_id}'.")
+        def changed(old: Operation | None) -> Operation:
+            return change(_known(old, job, operation_id))
 
-    def _read(self, job: str, operation_id: str) -> Versioned[Operation]:
+        return documents.update(self.store, keys.operation(job, operation_id), Operation, changed).value
+
+    def _read(self, job: str, operation_id: str) -> Operation:
         found = documents.read(self.store, keys.operation(job, operation_id), Operation)
-        if found is None:
-            raise NotFoundError(f"Job {job} has no operation {operation_id}; 'streamops operations' lists them.")
-        return found
+        return _known(found.value if found else None, job, operation_id)
 
     def _work(self, operation: Operation) -> Work:
         return Work(self.ports, operation, self.say)
@@ -394,7 +386,7 @@ class Engine:
         def renew() -> None:
             locks.renew(self.store, job, operation_id, now())
             if job == CLUSTER:
-                cluster_jobs.renew(self._work(self._read(job, operation_id).value))
+                cluster_jobs.renew(self._work(self._read(job, operation_id)))
 
         return _Renewer(renew)
 
@@ -427,3 +419,9 @@ def list_operations(store: ObjectStore, job: str) -> list[Operation]:
     """All operations of a job, the oldest first."""
     found = (documents.read(store, info.key, Operation) for info in store.list(keys.operations(job)))
     return sorted((item.value for item in found if item), key=lambda item: item.created)
+
+
+def _known(found: Operation | None, job: str, operation_id: str) -> Operation:
+    if found is None:
+        raise NotFoundError(f"Job {job} has no operation {operation_id}; 'streamops operations' lists them.")
+    return found

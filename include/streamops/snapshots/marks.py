@@ -7,7 +7,6 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from streamops.model.errors import ConflictError
 from streamops.model.records import now
 from streamops.snapshots import catalogue
 from streamops.store import documents, keys
@@ -15,7 +14,6 @@ from streamops.store.object_store import ObjectStore
 
 How = Literal["headers", "read back", "state", "restored"]
 _OBJECTS = ("headers", "read back")
-_TRIES = 10
 
 
 class Pin(BaseModel):
@@ -94,17 +92,11 @@ def note(store: ObjectStore, job: str, name: str, check: Check) -> None:
     Raises:
         ConflictError: others kept changing it.
     """
-    key = keys.snapshot_check(job, name)
-    for _ in range(_TRIES):
-        found = documents.read(store, key, Checks)
-        old = _of(found.value, check.attempt) if found else {}
-        value = Checks(checks={**old, check.how: check})
-        try:
-            documents.write(store, key, value, over=found.etag if found else None, new=found is None)
-        except ConflictError:
-            continue
-        return
-    raise ConflictError(f"What was found of snapshot {job}/{name} keeps changing; verify it again.")
+
+    def noted(old: Checks | None) -> Checks:
+        return Checks(checks={**(_of(old, check.attempt) if old else {}), check.how: check})
+
+    documents.update(store, keys.snapshot_check(job, name), Checks, noted)
 
 
 def checks(store: ObjectStore, job: str, name: str, attempt: str) -> Checks:

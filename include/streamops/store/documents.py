@@ -6,6 +6,7 @@ write.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -15,6 +16,8 @@ from streamops.model.errors import ConflictError, DamagedError, NotFoundError
 from streamops.store.object_store import ObjectStore
 
 M = TypeVar("M", bound=BaseModel)
+
+TRIES = 20  # against others who write the same object
 
 
 @dataclass(frozen=True)
@@ -67,3 +70,36 @@ def write(store: ObjectStore, key: str, value: BaseModel, *, over: str | None = 
         if stored.body == body:
             return stored.etag
         raise
+
+
+def update(
+    store: ObjectStore,
+    key: str,
+    model: type[M],
+    change: Callable[[M | None], M],
+    *,
+    known: Versioned[M] | None = None,
+) -> Versioned[M]:
+    """Change a stored model; when somebody else writes meanwhile, what they wrote is changed instead.
+
+    Args:
+        change: makes the new model of the stored one, which is None when there is none. An equal one is not written.
+            What it raises ends the update.
+        known: what is stored, as far as the caller knows; saves a read.
+
+    Returns:
+        What is stored now.
+
+    Raises:
+        ConflictError: others kept changing it.
+    """
+    found = known or read(store, key, model)
+    for _ in range(TRIES):
+        new = change(found.value if found else None)
+        if found and new == found.value:
+            return found
+        try:
+            return Versioned(new, write(store, key, new, over=found.etag if found else None, new=found is None))
+        except ConflictError:
+            found = read(store, key, model)
+    raise ConflictError(f"{key} keeps changing; 'streamops operations' lists what works on it. Try again after that.")

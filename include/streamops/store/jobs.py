@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 
 from streamops.model.definitions import Definition
-from streamops.model.errors import ConflictError, DamagedError, NotFoundError
+from streamops.model.errors import DamagedError, NotFoundError
 from streamops.model.manifest import Manifest
 from streamops.model.records import Control, Deployment, DriverStatus, JobRecord, Lease, Offsets, StageStart
 from streamops.store import documents, keys
 from streamops.store.object_store import ObjectStore
-
-_TRIES = 10
 
 
 def names(store: ObjectStore) -> list[str]:
@@ -32,18 +30,11 @@ def change(store: ObjectStore, job: str, update: Mapping[str, object]) -> JobRec
     Raises:
         ConflictError: others kept changing it.
     """
-    for _ in range(_TRIES):
-        found = documents.read(store, keys.record(job), JobRecord)
-        old = found.value if found else JobRecord(job=job)
-        new = old.model_copy(update=dict(update))
-        if found and new == old:
-            return old
-        try:
-            documents.write(store, keys.record(job), new, over=found.etag if found else None, new=found is None)
-        except ConflictError:
-            continue
-        return new
-    raise ConflictError(f"The record of job {job} keeps changing; look at 'streamops operations {job}'.")
+
+    def changed(old: JobRecord | None) -> JobRecord:
+        return (old or JobRecord(job=job)).model_copy(update=dict(update))
+
+    return documents.update(store, keys.record(job), JobRecord, changed).value
 
 
 def deployment(store: ObjectStore, job: str, number: int) -> Deployment:

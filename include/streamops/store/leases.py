@@ -9,12 +9,11 @@ from __future__ import annotations
 from streamops.model import records
 from streamops.model.errors import ConflictError, LeaseLostError, UnhealthyError
 from streamops.model.records import JobRecord, Lease
-from streamops.store import documents, keys
+from streamops.store import documents, jobs, keys
 from streamops.store.documents import Versioned
 from streamops.store.object_store import ObjectStore
 
 MOST_FRUITLESS = 3  # relaunches in a row that committed nothing; the next one gives up
-_TRIES = 20
 
 
 def grant(store: ObjectStore, job: str, launch: str, deployment: int) -> Versioned[Lease]:
@@ -26,16 +25,13 @@ def grant(store: ObjectStore, job: str, launch: str, deployment: int) -> Version
     Raises:
         ConflictError: others kept changing the lease.
     """
-    for _ in range(_TRIES):
-        found = documents.read(store, keys.lease(job), Lease)
-        if found and found.value.launch == launch and found.value.deployment == deployment:
-            return found
-        epoch = found.value.epoch + 1 if found else 1
-        try:
-            return _store(store, Lease(job=job, epoch=epoch, launch=launch, deployment=deployment), found)
-        except ConflictError:
-            continue
-    raise ConflictError(f"The lease of {job} keeps changing; look at its drivers with 'streamops jobs show {job}'.")
+
+    def granted(old: Lease | None) -> Lease:
+        if old and old.launch == launch and old.deployment == deployment:
+            return old
+        return Lease(job=job, epoch=old.epoch + 1 if old else 1, launch=launch, deployment=deployment)
+
+    return documents.update(store, keys.lease(job), Lease, granted)
 
 
 def take(store: ObjectStore, record: JobRecord, launch: str, holder: str) -> Versioned[Lease]:
@@ -49,20 +45,18 @@ def take(store: ObjectStore, record: JobRecord, launch: str, holder: str) -> Ver
         LeaseLostError: the record names another launch.
         UnhealthyError: this launch was started again and again without committing anything.
     """
-    for _ in range(_TRIES):
-        if record.launch != launch:
-            raise LeaseLostError(
-                f"Launch {launch} of {record.job} may not write; the job record names {record.launch}."
-            )
-        found = documents.read(store, keys.lease(record.job), Lease)
-        if found and found.value.holder == holder:
-            return found
-        try:
-            return _store(store, _taken(found.value if found else None, record, launch, holder), found)
-        except ConflictError:
-            current = documents.read(store, keys.record(record.job), JobRecord)
-            record = current.value if current else record
-    raise LeaseLostError(f"The lease of {record.job} keeps changing; another driver of this launch is taking it.")
+    as_read = [record]  # for the first try; for another it is read again
+
+    def taken(old: Lease | None) -> Lease:
+        now = as_read.pop() if as_read else (jobs.record(store, record.job) or record)
+        if now.launch != launch:
+            raise LeaseLostError(f"Launch {launch} of {now.job} may not write; the job record names {now.launch}.")
+        return old if old and old.holder == holder else _taken(old, now, launch, holder)
+
+    try:
+        return documents.update(store, keys.lease(record.job), Lease, taken)
+    except ConflictError as error:
+        raise LeaseLostError(f"{error} Another driver of this launch is taking the lease.") from error
 
 
 def _taken(old: Lease | None, record: JobRecord, launch: str, holder: str) -> Lease:
@@ -96,9 +90,15 @@ def check(store: ObjectStore, lease: Lease) -> None:
         LeaseLostError: it is not; nothing may be written any more.
     """
     found = documents.read(store, keys.lease(lease.job), Lease)
-    if found is None or (found.value.epoch, found.value.holder) != (lease.epoch, lease.holder):
-        now = f"epoch {found.value.epoch} of launch {found.value.launch}" if found else "nobody"
+    _own(found.value if found else None, lease)
+
+
+def _own(found: Lease | None, lease: Lease) -> Lease:
+    """The stored lease, which must still be this holder's. Raises LeaseLostError."""
+    if found is None or (found.epoch, found.holder) != (lease.epoch, lease.holder):
+        now = f"epoch {found.epoch} of launch {found.launch}" if found else "nobody"
         raise LeaseLostError(f"Epoch {lease.epoch} of {lease.job} is over, {now} holds the lease; this driver ends.")
+    return found
 
 
 def renew(store: ObjectStore, held: Versioned[Lease], *, committed: bool = False) -> Versioned[Lease]:
@@ -113,16 +113,7 @@ def release(store: ObjectStore, held: Versioned[Lease]) -> None:
 
 
 def _change(store: ObjectStore, held: Versioned[Lease], update: dict[str, object]) -> Versioned[Lease]:
-    try:
-        return _store(store, held.value.model_copy(update=update), held)
-    except ConflictError:
-        check(store, held.value)
-        found = documents.read(store, keys.lease(held.value.job), Lease)
-        if found is None:
-            raise LeaseLostError(f"The lease of {held.value.job} is gone; this driver ends.") from None
-        return _store(store, found.value.model_copy(update=update), found)
+    def changed(found: Lease | None) -> Lease:
+        return _own(found, held.value).model_copy(update=update)
 
-
-def _store(store: ObjectStore, lease: Lease, over: Versioned[Lease] | None) -> Versioned[Lease]:
-    etag = documents.write(store, keys.lease(lease.job), lease, over=over.etag if over else None, new=over is None)
-    return Versioned(lease, etag)
+    return documents.update(store, keys.lease(held.value.job), Lease, changed, known=held)

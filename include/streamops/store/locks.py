@@ -19,7 +19,6 @@ from streamops.store import documents, keys
 from streamops.store.documents import Versioned
 from streamops.store.object_store import ObjectStore
 
-TRIES = 10  # against others who write the lock at the same moment
 EXPIRY = timedelta(minutes=3)  # of an owner outside Airflow; longer than one spark-submit may take
 Finished = Callable[[Owner], bool | None]
 
@@ -60,35 +59,26 @@ def acquire(
     Raises:
         LockedError: another operation holds it and its owner is not certainly gone.
     """
-    for _ in range(TRIES):
-        found = read(store, job)
-        abandoned = None
-        if found is not None:
-            held = found.value
-            if held.operation == operation:
-                return renew(store, job, operation, moment)
-            if not is_stale(held, finished, moment):
-                raise LockedError(
-                    f"Operation {held.operation} ({held.runbook}) of "
-                    f"{held.owner.label() if held.owner else 'somebody'} holds {shown(job)}; wait for it, or see "
-                    f"'streamops operations show {held.operation}'."
-                )
-            abandoned = held.operation or held.abandoned
-        lock = Lock(
+
+    def taken(held: Lock | None) -> Lock:
+        if held is not None and held.operation == operation:
+            return held.model_copy(update={"renewed": moment})
+        if held is not None and not is_stale(held, finished, moment):
+            raise LockedError(
+                f"Operation {held.operation} ({held.runbook}) of {held.owner.label() if held.owner else 'somebody'} "
+                f"holds {shown(job)}; wait for it, or see 'streamops operations show {held.operation}'."
+            )
+        return Lock(
             job=job,
             operation=operation,
             runbook=runbook,
             owner=owner,
             taken=moment,
             renewed=moment,
-            abandoned=abandoned,
+            abandoned=(held.operation or held.abandoned) if held else None,
         )
-        try:
-            documents.write(store, keys.lock(job), lock, over=found.etag if found else None, new=found is None)
-        except ConflictError:  # another came first: the next look says who
-            continue
-        return lock
-    raise _unsettled(job)
+
+    return _updated(store, job, taken)
 
 
 def renew(store: ObjectStore, job: str, operation: str, moment: datetime, *, settled: bool = False) -> Lock:
@@ -97,38 +87,41 @@ def renew(store: ObjectStore, job: str, operation: str, moment: datetime, *, set
     Raises:
         LockedError: the lock went to another operation.
     """
-    for _ in range(TRIES):
-        found = read(store, job)
-        if found is None or found.value.operation != operation:
-            holder = found.value.operation if found else None
+
+    def renewed(held: Lock | None) -> Lock:
+        if held is None or held.operation != operation:
+            holder = held.operation if held else None
             raise LockedError(
                 f"Operation {operation} no longer holds {shown(job)} ({holder or 'nobody'} does); it goes no further. "
                 f"See 'streamops operations show {operation}'."
             )
-        update: dict[str, object] = {"renewed": moment} | ({"abandoned": None} if settled else {})
-        lock = found.value.model_copy(update=update)
-        try:
-            documents.write(store, keys.lock(job), lock, over=found.etag)
-        except ConflictError:
-            continue
-        return lock
-    raise _unsettled(job)
+        return held.model_copy(update={"renewed": moment} | ({"abandoned": None} if settled else {}))
+
+    return _updated(store, job, renewed)
 
 
 def release(store: ObjectStore, job: str, operation: str) -> bool:
     """Give the lock back; False when another operation has it by now, which is left alone."""
-    for _ in range(TRIES):
-        found = read(store, job)
-        if found is None or found.value.operation != operation:
-            return False
-        free = Lock(job=job, abandoned=found.value.abandoned)
-        try:
-            documents.write(store, keys.lock(job), free, over=found.etag)
-        except ConflictError:
-            continue
-        return True
-    return False
+    found = read(store, job)
+    if found is None or found.value.operation != operation:
+        return False
+
+    def freed(held: Lock | None) -> Lock:
+        if held is None or held.operation != operation:
+            raise LockedError(f"{shown(job)} went to another operation.")
+        return Lock(job=job, abandoned=held.abandoned)
+
+    try:
+        _updated(store, job, freed, known=found)
+    except LockedError:
+        return False
+    return True
 
 
-def _unsettled(job: str) -> LockedError:
-    return LockedError(f"The lock of {shown(job)} keeps changing; look at 'streamops operations {job}'.")
+def _updated(
+    store: ObjectStore, job: str, change: Callable[[Lock | None], Lock], known: Versioned[Lock] | None = None
+) -> Lock:
+    try:
+        return documents.update(store, keys.lock(job), Lock, change, known=known).value
+    except ConflictError as error:
+        raise LockedError(str(error)) from error
