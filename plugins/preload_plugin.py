@@ -11,7 +11,7 @@ from typing import Any
 
 from airflow.plugins_manager import AirflowPlugin
 
-FORKING = ("scheduler", "celery", "dag-processor", "standalone")
+FORKING = ("scheduler", "celery", "dag-processor")
 RUNNER = "airflow.sdk.execution_time.task_runner"  # which every task imports first
 
 
@@ -31,5 +31,5 @@ class PreloadPlugin(AirflowPlugin):
     @classmethod
     def on_load(cls, *args: Any, **kwargs: Any) -> None:
         """Preload, in a process that forks those of tasks."""
-        if any(command in sys.argv[1:3] for command in FORKING):
+        if sys.argv[1:2] and sys.argv[1] in FORKING:
             preload()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+from fakes import manifests
 from fakes.rig import definition
 from streamops.model.manifest import Manifest, ManifestStage
 from streamops.model.records import DriverStatus, StageStart, StageStatus, State
@@ -19,10 +20,7 @@ def at(*ends: int) -> dict[str, dict[str, int]]:
 
 
 def manifest(**stages: ManifestStage) -> Manifest:
-    return Manifest(
-        job="sums", name="s", attempt="s-1", created=TAKEN, live=False, version="v1", artifact_sha256="a",
-        runtime_sha256="r", deployment=1, epoch=1, spark_version="4.2.0", stages=stages, objects=(),
-    )  # fmt: skip
+    return manifests.manifest("sums", created=TAKEN, live=False, stages=stages)
 
 
 def stage(offsets: dict[str, dict[str, int]], mark: int | None = 1_000) -> ManifestStage:

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from fakes.manifests import manifest
 from fresh_job import FreshJob, wait_for
-from streamops.model.manifest import Manifest, ManifestObject, ManifestStage
+from streamops.model.manifest import ManifestObject, ManifestStage
 from streamops.model.owner import Owner
 from streamops.model.records import DriverStatus, JobRecord, Lease, StageStart, State, now
 from streamops.recount.report import Report
@@ -63,26 +64,12 @@ def job(bucket: Settings, driver: list[str], tmp_path: Path) -> FreshJob:
     data = f"{keys.snapshot_data('watched', 'try', 'a')}state/0"
     store.put("copied-from", DATA)
     store.copy("copied-from", data)  # which notes its hash, as an export does
-    manifest = Manifest(
-        job="watched",
-        name="good",
-        attempt="try",
-        created=now(),
-        live=True,
-        version="v1",
-        artifact_sha256="a",
-        runtime_sha256="r",
-        deployment=1,
-        epoch=1,
-        spark_version="4",
-        stages={"a": ManifestStage(start=StageStart(since_deployment=1))},
-        objects=(
-            ManifestObject(
-                stage="a", path="state/0", key=data, size=len(DATA), sha256=hashlib.sha256(DATA).hexdigest()
-            ),
-        ),
+    copied = ManifestObject(
+        stage="a", path="state/0", key=data, size=len(DATA), sha256=hashlib.sha256(DATA).hexdigest()
     )
-    documents.write(store, keys.manifest("watched", "good"), manifest.signed(store.keyring))
+    stages = {"a": ManifestStage(start=StageStart(since_deployment=1))}
+    found = manifest("watched", "good", attempt="try", stages=stages, objects=(copied,))
+    documents.write(store, keys.manifest("watched", "good"), found.signed(store.keyring))
     return job
 
 

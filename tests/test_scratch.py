@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from fakes import manifests
 from streamops.model.definitions import Definition, load
 from streamops.model.errors import DefinitionError, LockedError
 from streamops.model.manifest import Manifest, ManifestStage
@@ -38,21 +39,7 @@ def manifest(name: str = "s", days_old: float = 0, **watermarks: int | None) -> 
         stage: ManifestStage(offsets={"trades": {"0": 500}}, watermark_ms=at, start=StageStart(since_deployment=1))
         for stage, at in watermarks.items()
     }
-    return Manifest(
-        job="j",
-        name=name,
-        attempt=name,
-        created=NOW - timedelta(days=days_old),
-        live=True,
-        version="v2",
-        artifact_sha256="a",
-        runtime_sha256="r",
-        deployment=1,
-        epoch=1,
-        spark_version="4",
-        stages=stages,
-        objects=(),
-    )
+    return manifests.manifest("j", name, created=NOW - timedelta(days=days_old), version="v2", stages=stages)
 
 
 def checks(how: str = "read back", days_ago: float = 0, problem: str = "") -> Checks:

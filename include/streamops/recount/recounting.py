@@ -23,8 +23,10 @@ from streamops.recount.events import EventReader, Events
 from streamops.recount.report import Comparison, Measured, Report, moment, verdict
 from streamops.recount.windows import Windows
 from streamops.settings import Settings
+from streamops.spark import checkpoints
 from streamops.store import documents, keys
 from streamops.store.object_store import ObjectStore
+from streamops.versions import artifacts
 
 _ROWS = 20_000  # records taken together: enough for numpy to pay, little enough to stay small
 _FAR = 1 << 62
@@ -150,8 +152,6 @@ def recount_job(
         RefusedError: a measurement is not the job's.
         UnreachableError: a server did not answer.
     """
-    from streamops.versions import artifacts
-
     begun = time.monotonic()
     record = documents.read(store, keys.record(job), JobRecord)
     number = deployment or (record.value.deployment if record else 0)
@@ -203,8 +203,6 @@ def _plans(
     after: Mapping[str, int],
 ) -> dict[str, list[StagePlan]]:
     """What to recount, by source; stages that have not committed anything are left out."""
-    from streamops.spark import checkpoints
-
     wanted = set(measurements or ())
     known = set(definition.measurements)
     if unknown := wanted - known:
