@@ -6,7 +6,7 @@ import pytest
 
 from streamops.model.errors import RefusedError
 from streamops.model.owner import Owner
-from streamops.operations.follow import request, spans, view
+from streamops.operations.follow import facts, request, spans, view
 from streamops.operations.operation import Operation, StepRecord, plan
 
 T = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -68,3 +68,8 @@ def test_a_waiting_step_counts_from_the_end_of_the_step_before_it():
         T + timedelta(seconds=10),
         T + timedelta(seconds=30.1),
     )
+
+
+def test_a_steps_facts_are_short_and_what_a_wait_was_for_needs_no_word_before_it() -> None:
+    reported = {"why": "epoch 1 held, every stage works", "events": 1_701_105, "clean": True, "text": "x" * 50}
+    assert facts(reported) == "epoch 1 held, every stage works, events 1,701,105"

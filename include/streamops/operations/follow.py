@@ -101,9 +101,9 @@ def spans(operation: Operation) -> dict[str, tuple[datetime, datetime | None]]:
 
 
 def facts(reported: dict[str, Any]) -> str:
-    """The short ones among a step's facts, as text."""
+    """The short ones among a step's facts, as text. What a wait was for, ``why``, is said as it is."""
     short = [
-        f"{key.replace('_', ' ')} {f'{value:,}' if isinstance(value, int) else value}"
+        ("" if key == "why" else f"{key.replace('_', ' ')} ") + (f"{value:,}" if isinstance(value, int) else value)
         for key, value in reported.items()
         if isinstance(value, str | int) and not isinstance(value, bool) and 0 < len(str(value)) <= 40
     ]
