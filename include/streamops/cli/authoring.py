@@ -13,7 +13,9 @@ import typer
 from streamops.cli import console
 from streamops.model import definitions
 from streamops.model.errors import DefinitionError, NotFoundError
+from streamops.model.records import JobRecord
 from streamops.spark import local_spark
+from streamops.store import jobs
 from streamops.versions import artifacts, libraries, template
 
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The job's directory.")]
@@ -69,11 +71,19 @@ def publish(
     """
     if not directory.is_dir():
         raise NotFoundError(f"{directory} is not a directory; give the directory that holds VERSION.yaml.")
-    done = artifacts.publish(console.store(), directory, version, library=library)
+    store = console.store()
+    done = artifacts.publish(store, directory, version, library=library)
     if json:
         console.show_json(done)
         return
     console.say(
         f"Published {done.job} {done.version} ({done.size:,} bytes, sha256 {done.artifact_sha256[:12]}). "
-        f"Next: streamops deploy {done.job} {done.version}"
+        f"Next: {following(jobs.record(store, done.job), done)}"
     )
+
+
+def following(record: JobRecord | None, done: artifacts.Published) -> str:
+    """The command that puts a published version to work."""
+    if record is not None and record.desired == "running" and record.version != done.version:
+        return f"streamops upgrade {done.job} {done.version} --snapshot NAME"
+    return f"streamops deploy {done.job} {done.version}"

@@ -60,13 +60,13 @@ class Report(_Model):
 
 def verdict(measurements: tuple[Measured, ...]) -> tuple[bool, str]:
     """Whether a recount is clean, and why or why not."""
-    off = [f"{item.measurement} has {item.off} points that are off" for item in measurements if item.off]
+    off = [f"{item.measurement} has {item.off:,} points that are off" for item in measurements if item.off]
     if off:
         return False, "; ".join(off)
     compared = sum(item.expected for item in measurements)
     if not compared:
         return False, "nothing was compared: no window of this job is closed yet"
-    return True, f"all {compared} points are as the ledger says"
+    return True, f"all {compared:,} points are as the ledger says"
 
 
 def moment(time_ms: int) -> datetime:
