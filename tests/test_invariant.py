@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,7 +23,8 @@ from streamops.store.object_store import ObjectStore
 from support import pythons, uncounted, violations
 
 DATA = b"state"
-STATUS = DriverStatus(job="watched", deployment=1, launch="one", holder="h", state=State.RUNNING, started=now(),
+NAME = f"watched-{uuid.uuid4().hex[:8]}"  # processes are found by it, also those of a run beside this one
+STATUS = DriverStatus(job=NAME, deployment=1, launch="one", holder="h", state=State.RUNNING, started=now(),
                       updated=now())  # fmt: skip
 
 
@@ -31,7 +33,7 @@ def driver(tmp_path: Path) -> Iterator[list[str]]:
     """A process that looks like the job's driver; how it was started."""
     script = tmp_path / "bootstrap.py"
     script.write_text("input()")
-    command = [sys.executable, str(script), "--job", "watched", "--launch", "one"]
+    command = [sys.executable, str(script), "--job", NAME, "--launch", "one"]
     with running(command):
         yield command
 
@@ -43,7 +45,7 @@ class running:
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE)
 
     def __enter__(self) -> None:
-        wait_for(lambda: self.process.pid in [item.pid for item in pythons("watched")], 60, "the process")
+        wait_for(lambda: self.process.pid in [item.pid for item in pythons(NAME)], 60, "the process")
 
     def __exit__(self, *exc: object) -> None:
         self.process.kill()
@@ -54,32 +56,32 @@ class running:
 def job(bucket: Settings, driver: list[str], tmp_path: Path) -> FreshJob:
     """A job's objects as they are after a snapshot, while its one driver works."""
     store = ObjectStore(bucket)
-    job = FreshJob("watched", bucket, store, tmp_path)
+    job = FreshJob(NAME, bucket, store, tmp_path)
     documents.write(
-        store, keys.record("watched"), JobRecord(job="watched", desired="running", version="v1", deployment=1,
+        store, keys.record(NAME), JobRecord(job=NAME, desired="running", version="v1", deployment=1,
                                                  launch="one")
     )  # fmt: skip
-    documents.write(store, keys.lease("watched"), Lease(job="watched", epoch=1, launch="one", deployment=1, holder="h"))
+    documents.write(store, keys.lease(NAME), Lease(job=NAME, epoch=1, launch="one", deployment=1, holder="h"))
     say(job)
-    data = f"{keys.snapshot_data('watched', 'try', 'a')}state/0"
+    data = f"{keys.snapshot_data(NAME, 'try', 'a')}state/0"
     store.put("copied-from", DATA)
     store.copy("copied-from", data)  # which notes its hash, as an export does
     copied = ManifestObject(
         stage="a", path="state/0", key=data, size=len(DATA), sha256=hashlib.sha256(DATA).hexdigest()
     )
     stages = {"a": ManifestStage(start=StageStart(since_deployment=1))}
-    found = manifest("watched", "good", attempt="try", stages=stages, objects=(copied,))
-    documents.write(store, keys.manifest("watched", "good"), found.signed(store.keyring))
+    found = manifest(NAME, "good", attempt="try", stages=stages, objects=(copied,))
+    documents.write(store, keys.manifest(NAME, "good"), found.signed(store.keyring))
     return job
 
 
 def say(job: FreshJob, **changes: object) -> None:
     status = STATUS.model_copy(update={"updated": now(), **changes})
-    documents.write(job.store, keys.status("watched", status.launch), status)
+    documents.write(job.store, keys.status(NAME, status.launch), status)
 
 
 def change_record(job: FreshJob, **changes: object) -> None:
-    documents.write(job.store, keys.record("watched"), job.record().model_copy(update=changes))
+    documents.write(job.store, keys.record(NAME), job.record().model_copy(update=changes))
 
 
 def test_a_job_as_it_must_be_violates_nothing(job: FreshJob) -> None:
@@ -92,8 +94,8 @@ def test_a_second_driver_is_noticed(job: FreshJob, driver: list[str]) -> None:
 
 
 def test_no_driver_is_noticed(job: FreshJob) -> None:
-    pythons("watched")[0].kill()
-    wait_for(lambda: not pythons("watched"), 60, "the end of the driver")
+    pythons(NAME)[0].kill()
+    wait_for(lambda: not pythons(NAME), 60, "the end of the driver")
     assert violations(job) == ["drivers: not one"]
 
 
@@ -105,8 +107,8 @@ def test_a_record_that_does_not_say_what_runs_is_noticed(job: FreshJob, changes:
 
 @pytest.mark.parametrize("changes", [{"holder": "another"}, {"holder": None}, {"launch": "two"}])
 def test_a_lease_that_another_driver_has_is_noticed(job: FreshJob, changes: dict[str, str | None]) -> None:
-    lease = Lease(job="watched", epoch=1, launch="one", deployment=1, holder="h").model_copy(update=changes)
-    documents.write(job.store, keys.lease("watched"), lease)
+    lease = Lease(job=NAME, epoch=1, launch="one", deployment=1, holder="h").model_copy(update=changes)
+    documents.write(job.store, keys.lease(NAME), lease)
     assert violations(job) == ["lease: not with the driver of the record"]
 
 
@@ -123,25 +125,25 @@ def test_another_launch_that_still_speaks_is_noticed_and_one_that_has_ended_is_n
 
 
 def test_a_lock_that_was_left_is_noticed(job: FreshJob) -> None:
-    locks.acquire(job.store, "watched", "left", "deploy_job", Owner(kind="cli", run_id="c", user="bob"),
+    locks.acquire(job.store, NAME, "left", "deploy_job", Owner(kind="cli", run_id="c", user="bob"),
                   lambda owner: None, now())  # fmt: skip
     assert violations(job) == ["lock: held by left"]
 
 
 @pytest.mark.parametrize("damage", ["altered", "missing"])
 def test_a_damaged_snapshot_is_noticed(job: FreshJob, damage: str) -> None:
-    key = f"{keys.snapshot_data('watched', 'try', 'a')}state/0"
+    key = f"{keys.snapshot_data(NAME, 'try', 'a')}state/0"
     if damage == "missing":
         ObjectStore(job.settings.for_retention()).delete([key])
     else:
         job.store.put(key, b"other state")
     (wrong,) = violations(job)
-    assert wrong.startswith("snapshot: Snapshot watched/good is not intact")
+    assert wrong.startswith(f"snapshot: Snapshot {NAME}/good is not intact")
 
 
 def test_a_recount_that_is_not_clean_is_noticed() -> None:
     """Which damage makes it unclean: ``test_recount.py``, and on real points ``stack/test_recount_stack.py``."""
-    report = Report(job="watched", version="v1", deployment=1, events=1, malformed=0, ahead=0, offsets={},
+    report = Report(job=NAME, version="v1", deployment=1, events=1, malformed=0, ahead=0, offsets={},
                     measurements=(), seconds=0, clean=True, reason="all 1 points")  # fmt: skip
     assert not uncounted(report)
     assert uncounted(report.model_copy(update={"clean": False, "reason": "nothing was compared"}))
