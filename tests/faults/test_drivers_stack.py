@@ -40,33 +40,28 @@ def test_drivers_and_executors_share_the_archive_of_classes(job, stack):
         assert archive in {part.path for part in process.memory_maps()}, process.info["cmdline"]
 
 
-def test_a_killed_driver_is_back_by_itself(job, seed, recovered):
-    """With both halves killed, or one alone: that ends the other, so that nothing stays behind that could write."""
-    killed(job, seed, recovered)
+@pytest.mark.parametrize("halves", [1, 2], ids=["one-half", "both-halves"])
+def test_a_killed_driver_is_back_by_itself_in_less_than_twice_a_start(job, seed, halves, recovered):
+    """With both halves killed, or one alone: that ends the other, so that nothing stays behind that could write.
 
-
-def test_a_killed_driver_is_back_within_30_s_of_the_kill(job, seed, recovered):
-    assert killed(job, seed, recovered) < 30
-
-
-def killed(job, seed, recovered) -> float:
-    """Kill the driver; returns the seconds from the kill until the job worked again."""
-    start, launch = mark(job), job.record().launch
+    How many seconds a start takes is a matter of the machine and of what else it does; benchmarks measure it.
+    That the relaunch begins at once shows in the ratio to the start before, which met the same machine.
+    """
+    start, before = mark(job), job.status()
+    cold = (before.phases_ms["boot"] + before.phases_ms["first_commit"]) / 1000
     both = drivers(job.name)
     assert len(both) == 2, [item.info for item in both]  # the JVM and its Python
-    chance = random.Random(seed)
-    victims = chance.sample(both, 1 + seed % 2)
+    victims = random.Random(seed).sample(both, halves)
     began = time.monotonic()
     for victim in victims:
         with contextlib.suppress(psutil.NoSuchProcess):  # one may take the other with it
             victim.kill()
     wait_for(lambda: works_again(job, start.epoch), 450, "a new driver at work")
-    seconds = recovered(began)
+    assert recovered(began) < 2 * cold
     assert not [item for item in both if alive(item)]
-    assert jobs.lease(job.store, job.name).launch == launch  # relaunched by the master, not by a runbook
+    assert jobs.lease(job.store, job.name).launch == before.launch  # relaunched by the master, not by a runbook
     wait_for(lambda: jobs.lease(job.store, job.name).fruitless == 0, 90, "a relaunch that counts as fruitful")
     invariant(job, start)
-    return seconds
 
 
 @pytest.mark.parametrize("told", [False, True], ids=["failover", "cancelled-and-started"])
