@@ -47,13 +47,13 @@ demo-fleet: setup ## vehicles on a map: nodes join and die, a logging step comes
 	@$(BIN)/streamops demo fleet
 
 test: setup-test ## the tests of every change, one story on the real servers among them
-	@$(BIN)/python -m pytest -m "not full and not long" --durations 20 --durations-to build/durations/test.tsv $(PARALLEL) $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -m "not full and not long" --durations 20 --durations-to=build/durations/test.tsv $(PARALLEL) $(PYTEST_ARGS)
 
 test-all: setup-test ## all the other tests: each kill point, each fault, each runbook on the real servers
-	@$(BIN)/python -m pytest -m "full and not long" --durations 20 --durations-to build/durations/test-all.tsv $(PARALLEL) $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -m "full and not long" --durations 20 --durations-to=build/durations/test-all.tsv $(PARALLEL) $(PYTEST_ARGS)
 
 test-long: setup-test ## what is outside continuous integration; docs/testing.md says which tests, and why
-	@$(BIN)/python -m pytest -m "long" --durations-to build/durations/test-long.tsv $(PARALLEL) $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -m "long" --durations-to=build/durations/test-long.tsv $(PARALLEL) $(PYTEST_ARGS)
 
 test-faults: setup-test ## every test, those that break something with SEEDS=n seeds
 	@$(BIN)/python -m pytest -m "" --seeds $(SEEDS) $(PARALLEL) $(PYTEST_ARGS)
