@@ -18,6 +18,7 @@ from streamops.cluster.membership import present
 from streamops.cluster.supervised_nodes import SupervisedNodes
 from streamops.cluster.view import host_of
 from streamops.model.records import DriverStatus, State
+from streamops.operations.facts import JobsCaughtUp
 from streamops.operations.follow import request
 from streamops.operations.operation import Operation
 from streamops.store import documents, keys
@@ -171,13 +172,13 @@ def _outage(session: Session) -> dict[str, Any]:
     begun = time.monotonic()
     done = _run(session, "restart_cluster")
     seconds = time.monotonic() - begun
-    told = done.facts("caught_up")["jobs"][JOB]  # other jobs may run as well: the map of the fleet
+    told = done.reported("caught_up", JobsCaughtUp).jobs[JOB]  # other jobs may run as well: the map of the fleet
     return {
         "seconds": round(seconds, 1),
-        "events": told["events"],
-        "started_and_caught_up_s": told["seconds"],
-        "catch_up_s": told["processing_s"],
-        "times_the_rate": round(told["events"] / told["processing_s"] / RATE, 2),
+        "events": told.events,
+        "started_and_caught_up_s": told.seconds,
+        "catch_up_s": told.processing_s,
+        "times_the_rate": round(told.events / told.processing_s / RATE, 2),
     }
 
 

@@ -17,25 +17,7 @@ event, as long as Kafka still has what came after. To keep a named copy of the s
 - *Airflow or a worker died*: tasks continue at the recorded step when they are tried again. Clearing any task is safe.
 """
 
-from airflow.sdk import DAG, chain
+from streamops.operations.runbooks.cancel_job import CANCEL_JOB
+from streamops_airflow.dags import runbook_dag
 
-from streamops_airflow import forms, runs
-from streamops_airflow.operators.steps import BeginOperator, StepsOperator, ending
-
-with DAG(
-    dag_id="cancel_job",
-    description="Stop a running job at a batch boundary",
-    doc_md=__doc__,
-    schedule=None,
-    tags=["streamops", "runbook", "stops-a-job"],
-    params={
-        "job": forms.job("stop"),
-        "stop_timeout_s": forms.seconds("Stopped within (s)", 60, "How long the batch in flight may take."),
-    },
-    **runs.DAG_ARGS,
-) as dag:
-    check = BeginOperator(task_id="check")
-    switch = StepsOperator(task_id="switch")
-    finish = StepsOperator(task_id="finish")
-
-    chain(check, switch, finish, *ending())
+dag = runbook_dag(CANCEL_JOB, __doc__, "stops-a-job")

@@ -19,26 +19,7 @@ results that it has written.
 - *It was a mistake*: objects of a versioned bucket can be brought back with the object store's own tools.
 """
 
-from airflow.sdk import DAG, chain
+from streamops.operations.runbooks.delete_job import DELETE_JOB
+from streamops_airflow.dags import runbook_dag
 
-from streamops_airflow import forms, runs
-from streamops_airflow.operators.steps import BeginOperator, StepsOperator, ending
-
-with DAG(
-    dag_id="delete_job",
-    description="Remove a job with its checkpoints, snapshots, versions and logs",
-    doc_md=__doc__,
-    schedule=None,
-    tags=["streamops", "runbook", "destroys"],
-    params={
-        "job": forms.job("delete, with everything that belongs to it"),
-        "stop_timeout_s": forms.seconds("Stopped within (s)", 60, "How long the batch in flight may take."),
-    },
-    **runs.DAG_ARGS,
-) as dag:
-    check = BeginOperator(task_id="check")
-    switch = StepsOperator(task_id="switch")
-    remove = StepsOperator(task_id="remove")
-    finish = StepsOperator(task_id="finish")
-
-    chain(check, switch, remove, finish, *ending())
+dag = runbook_dag(DELETE_JOB, __doc__, "destroys")

@@ -27,46 +27,7 @@ its own checkpoint with `start_job`.
 - *Airflow or a worker died*: tasks continue at the recorded step when they are tried again. Clearing any task is safe.
 """
 
-from airflow.sdk import DAG, chain
+from streamops.operations.runbooks.deploy_job import DEPLOY_JOB
+from streamops_airflow.dags import runbook_dag
 
-from streamops_airflow import forms, runs
-from streamops_airflow.operators.driver_submit import DriverSubmitOperator
-from streamops_airflow.operators.steps import BeginOperator, StepsOperator, ending
-
-with DAG(
-    dag_id="deploy_job",
-    description="Start a published version of a job that is not running: empty, or from a snapshot",
-    doc_md=__doc__,
-    schedule=None,
-    tags=["streamops", "runbook", "changes-a-job"],
-    params={
-        "job": forms.job("deploy"),
-        "version": forms.version("The published version to run."),
-        "from_snapshot": forms.from_snapshot("Start from this snapshot: NAME, or JOB/NAME together with Fork."),
-        "from_scratch": forms.flag(
-            "From scratch", "Start with empty state although a snapshot or a checkpoint of this job exists."
-        ),
-        "fork": forms.flag("Fork", "The snapshot belongs to another job, and that is meant."),
-        "accept_loss": forms.accept_loss(),
-        "params": forms.mapping(
-            "Params",
-            'Values over those of the definition, e.g. {"window": "5 minutes"}.',
-            ["string", "number", "boolean"],
-        ),
-        "topics": forms.mapping("Topics", 'Other topics for sources, e.g. {"trades": "trades-test"}.', ["string"]),
-        "library": forms.library("LIBRARY/VERSION; left empty, that of the job or of the snapshot, else the newest."),
-        "addresses": forms.addresses(),
-        "logging": forms.levels(),
-        "healthy_timeout_s": forms.seconds(
-            "Healthy within (s)", 180, "The run fails if the job is not healthy by then."
-        ),
-    },
-    **runs.DAG_ARGS,
-) as dag:
-    check = BeginOperator(task_id="check")
-    prepare = StepsOperator(task_id="prepare")
-    submit_driver = DriverSubmitOperator(task_id="submit_driver")
-    wait_healthy = StepsOperator(task_id="wait_healthy")
-    finish = StepsOperator(task_id="finish")
-
-    chain(check, prepare, submit_driver, wait_healthy, finish, *ending())
+dag = runbook_dag(DEPLOY_JOB, __doc__, "changes-a-job")

@@ -22,35 +22,7 @@ run come back. A driver that the master still holds is left to the master, which
 - *Airflow or a worker died*: tasks continue at the recorded step when they are tried again. Clearing any task is safe.
 """
 
-from airflow.sdk import DAG, chain
+from streamops.operations.runbooks.restart_cluster import RESTART_CLUSTER
+from streamops_airflow.dags import runbook_dag
 
-from streamops_airflow import forms, runs
-from streamops_airflow.operators.steps import BeginOperator, StepsOperator, ending
-
-with DAG(
-    dag_id="restart_cluster",
-    description="Start master and workers, and exactly the jobs that ran; wait until each has caught up",
-    doc_md=__doc__,
-    schedule=None,
-    tags=["streamops", "runbook", "cluster"],
-    params={
-        "without_missing": forms.flag(
-            "Without missing members", "Go on with the members that came in time; those that are missing are named."
-        ),
-        "library": forms.library("LIBRARY/VERSION to bring the jobs back on; left empty, as the shutdown was told."),
-        "members_timeout_s": forms.seconds("Members within (s)", 120, "How long the workers may take to join."),
-        "healthy_timeout_s": forms.seconds(
-            "Healthy within (s)", 300, "How long the jobs may take to work, and then to catch up."
-        ),
-    },
-    **runs.DAG_ARGS,
-) as dag:
-    check = BeginOperator(task_id="check")
-    start_servers = StepsOperator(task_id="start_servers")
-    wait_members = StepsOperator(task_id="wait_members")
-    resume_jobs = StepsOperator(task_id="resume_jobs")
-    wait_jobs = StepsOperator(task_id="wait_jobs")
-    wait_caught_up = StepsOperator(task_id="wait_caught_up")
-    finish = StepsOperator(task_id="finish")
-
-    chain(check, start_servers, wait_members, resume_jobs, wait_jobs, wait_caught_up, finish, *ending())
+dag = runbook_dag(RESTART_CLUSTER, __doc__, "cluster")

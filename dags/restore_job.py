@@ -25,44 +25,7 @@ is.
 - *Airflow or a worker died*: tasks continue at the recorded step when they are tried again. Clearing any task is safe.
 """
 
-from airflow.sdk import DAG, chain
+from streamops.operations.runbooks.restore_job import RESTORE_JOB
+from streamops_airflow.dags import runbook_dag
 
-from streamops_airflow import forms, runs
-from streamops_airflow.operators.driver_submit import DriverSubmitOperator
-from streamops_airflow.operators.steps import BeginOperator, StepsOperator, ending
-
-with DAG(
-    dag_id="restore_job",
-    description="Continue the same version of a job from one of its snapshots",
-    doc_md=__doc__,
-    schedule=None,
-    tags=["streamops", "runbook", "changes-a-job"],
-    params={
-        "job": forms.job("restore"),
-        "snapshot": forms.chosen_snapshot("The snapshot of this job to continue from."),
-        **forms.going_back(),
-    },
-    **runs.DAG_ARGS,
-) as dag:
-    check = BeginOperator(task_id="check")
-    prepare = StepsOperator(task_id="prepare")
-    submit_driver = DriverSubmitOperator(task_id="submit_driver", until="standby")
-    wait_standby = StepsOperator(task_id="wait_standby")
-    switch = StepsOperator(task_id="switch")
-    wait_healthy = StepsOperator(task_id="wait_healthy")
-    wait_caught_up = StepsOperator(task_id="wait_caught_up")
-    recount = StepsOperator(task_id="recount")
-    finish = StepsOperator(task_id="finish")
-
-    chain(
-        check,
-        prepare,
-        submit_driver,
-        wait_standby,
-        switch,
-        wait_healthy,
-        wait_caught_up,
-        recount,
-        finish,
-        *ending("restore_old_version"),
-    )
+dag = runbook_dag(RESTORE_JOB, __doc__, "changes-a-job")

@@ -25,46 +25,7 @@ Results that only the newer version wrote stay as they are.
 - *Airflow or a worker died*: tasks continue at the recorded step when they are tried again. Clearing any task is safe.
 """
 
-from airflow.sdk import DAG, chain
+from streamops.operations.runbooks.rollback_job import ROLLBACK_JOB
+from streamops_airflow.dags import runbook_dag
 
-from streamops_airflow import forms, runs
-from streamops_airflow.operators.driver_submit import DriverSubmitOperator
-from streamops_airflow.operators.steps import BeginOperator, StepsOperator, ending
-
-with DAG(
-    dag_id="rollback_job",
-    description="Bring the version before the present one back, from the snapshot taken of it",
-    doc_md=__doc__,
-    schedule=None,
-    tags=["streamops", "runbook", "changes-a-job"],
-    params={
-        "job": forms.job("roll back"),
-        "snapshot": forms.snapshot(
-            "A snapshot of an earlier version to go back to; left empty, the one taken when it was replaced."
-        ),
-        **forms.going_back(),
-    },
-    **runs.DAG_ARGS,
-) as dag:
-    check = BeginOperator(task_id="check")
-    prepare = StepsOperator(task_id="prepare")
-    submit_driver = DriverSubmitOperator(task_id="submit_driver", until="standby")
-    wait_standby = StepsOperator(task_id="wait_standby")
-    switch = StepsOperator(task_id="switch")
-    wait_healthy = StepsOperator(task_id="wait_healthy")
-    wait_caught_up = StepsOperator(task_id="wait_caught_up")
-    recount = StepsOperator(task_id="recount")
-    finish = StepsOperator(task_id="finish")
-
-    chain(
-        check,
-        prepare,
-        submit_driver,
-        wait_standby,
-        switch,
-        wait_healthy,
-        wait_caught_up,
-        recount,
-        finish,
-        *ending("restore_old_version"),
-    )
+dag = runbook_dag(ROLLBACK_JOB, __doc__, "changes-a-job")

@@ -22,33 +22,7 @@ results stay as they are. With a *Snapshot name* every job keeps a snapshot of t
 - *Airflow or a worker died*: tasks continue at the recorded step when they are tried again. Clearing any task is safe.
 """
 
-from airflow.sdk import DAG, chain
+from streamops.operations.runbooks.shutdown_cluster import SHUTDOWN_CLUSTER
+from streamops_airflow.dags import runbook_dag
 
-from streamops_airflow import forms, runs
-from streamops_airflow.operators.steps import BeginOperator, StepsOperator, ending
-
-with DAG(
-    dag_id="shutdown_cluster",
-    description="Stop every job at a batch boundary, record which ran, then stop workers and master",
-    doc_md=__doc__,
-    schedule=None,
-    tags=["streamops", "runbook", "cluster", "stops-every-job"],
-    params={
-        "snapshot": forms.snapshot("Keep a snapshot of every job under this new name; left empty, none is kept."),
-        "library": forms.library(
-            "LIBRARY/VERSION that the restart brings the jobs back on. Whether their state fits is checked first."
-        ),
-        "stop_timeout_s": forms.seconds("Stopped within (s)", 60, "How long each job's batch in flight may take."),
-        "healthy_timeout_s": forms.seconds(
-            "Healthy within (s)", 180, "For the jobs that are started again when another one does not stop."
-        ),
-    },
-    **runs.DAG_ARGS,
-) as dag:
-    check = BeginOperator(task_id="check")
-    stop_jobs = StepsOperator(task_id="stop_jobs")
-    keep_snapshots = StepsOperator(task_id="keep_snapshots")
-    stop_servers = StepsOperator(task_id="stop_servers")
-    finish = StepsOperator(task_id="finish")
-
-    chain(check, stop_jobs, keep_snapshots, stop_servers, finish, *ending("restore_cluster"))
+dag = runbook_dag(SHUTDOWN_CLUSTER, __doc__, "cluster", "stops-every-job")

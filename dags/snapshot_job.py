@@ -19,31 +19,7 @@ that it can be continued from later, also as another version.
 - *Airflow or a worker died*: tasks continue at the recorded step when they are tried again. Clearing any task is safe.
 """
 
-from airflow.sdk import DAG, chain
+from streamops.operations.runbooks.snapshot_job import SNAPSHOT_JOB
+from streamops_airflow.dags import runbook_dag
 
-from streamops_airflow import assets, forms, runs
-from streamops_airflow.operators.steps import BeginOperator, StepsOperator, ending
-
-with DAG(
-    dag_id="snapshot_job",
-    description="Keep the state of a job as a named snapshot, running or with a stop",
-    doc_md=__doc__,
-    schedule=None,
-    tags=["streamops", "runbook", "snapshots"],
-    params={
-        "job": forms.job("take the snapshot of"),
-        "snapshot": forms.snapshot(
-            "A new name, never used before for this job; left empty, one is made from the operation's id."
-        ),
-        "cancel": forms.flag("Cancel", "Stop the job at a batch boundary first. It stays stopped."),
-        "stop_timeout_s": forms.seconds(
-            "Stopped within (s)", 60, "With Cancel: how long the batch in flight may take."
-        ),
-    },
-    **runs.DAG_ARGS,
-) as dag:
-    check = BeginOperator(task_id="check")
-    switch = StepsOperator(task_id="switch", outlets=[assets.TAKEN])
-    finish = StepsOperator(task_id="finish")
-
-    chain(check, switch, finish, *ending())
+dag = runbook_dag(SNAPSHOT_JOB, __doc__, "snapshots")

@@ -18,30 +18,7 @@ from a snapshot, is started with `deploy_job`.
 - *Airflow or a worker died*: tasks continue at the recorded step when they are tried again. Clearing any task is safe.
 """
 
-from airflow.sdk import DAG, chain
+from streamops.operations.runbooks.start_job import START_JOB
+from streamops_airflow.dags import runbook_dag
 
-from streamops_airflow import forms, runs
-from streamops_airflow.operators.driver_submit import DriverSubmitOperator
-from streamops_airflow.operators.steps import BeginOperator, StepsOperator, ending
-
-with DAG(
-    dag_id="start_job",
-    description="Start a stopped job again, from its own checkpoint",
-    doc_md=__doc__,
-    schedule=None,
-    tags=["streamops", "runbook", "changes-a-job"],
-    params={
-        "job": forms.job("start"),
-        "healthy_timeout_s": forms.seconds(
-            "Healthy within (s)", 180, "The run fails if the job is not healthy by then."
-        ),
-    },
-    **runs.DAG_ARGS,
-) as dag:
-    check = BeginOperator(task_id="check")
-    prepare = StepsOperator(task_id="prepare")
-    submit_driver = DriverSubmitOperator(task_id="submit_driver")
-    wait_healthy = StepsOperator(task_id="wait_healthy")
-    finish = StepsOperator(task_id="finish")
-
-    chain(check, prepare, submit_driver, wait_healthy, finish, *ending())
+dag = runbook_dag(START_JOB, __doc__, "changes-a-job")

@@ -17,7 +17,7 @@ from runbooks import ACTS_BY_ITSELF, paused
 from stack import builds
 from streamops.clients.airflow import Airflow
 from streamops.operations.follow import Runbooks
-from streamops.operations.operation import RUNBOOKS
+from streamops.operations.runbooks import RUNBOOKS
 from streamops.settings import Settings
 from streamops.spark.priority import lower
 from streamops.store.object_store import ObjectStore

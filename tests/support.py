@@ -12,6 +12,7 @@ from typing import Any
 
 import psutil
 
+from asking import fitting
 from fresh_job import FreshJob, wait_for
 from stack import ready, supervision
 from stack.layout import Layout
@@ -73,20 +74,16 @@ class Operator:
 
     def run(self, runbook: str, job: str, **values: Any) -> Operation:
         """One operation to its end, as a DAG run of its own."""
-        request, owner, name = self.request(runbook, job, **values)
-        return self.engine().run(request, owner, name)
+        asked, owner, name = self.request(runbook, job, **values)
+        return self.engine().run(asked, owner, name)
 
     def request(self, runbook: str, job: str, **values: Any) -> tuple[Request, Owner, str]:
         name = f"{runbook.split('_')[0]}-{uuid.uuid4().hex[:8]}"
-        patient: dict[str, Any] = {  # of a machine that does much else
-            "healthy_timeout_s": 400,
-            "stop_timeout_s": 150,
-            "probation_s": 0,
-        }
+        patient: dict[str, Any] = {"healthy_timeout_s": 400, "stop_timeout_s": 150, "probation_s": 0}
         if runbook == "upgrade_job":
             patient["accept_loss"] = ("avg_1s", "avg_1m", "vol_1s")  # back and forth, and to what has no fingerprints
-        request = Request.model_validate({"runbook": runbook, "job": job, **patient, **values})
-        return request, Owner(kind="airflow", dag_id=runbook, run_id=name, user="tester"), name
+        asked = request(runbook, **{"job": job, **fitting(runbook, patient), **values})
+        return asked, Owner(kind="airflow", dag_id=runbook, run_id=name, user="tester"), name
 
     def _say(self, line: str) -> None:
         self.said.append(line)
@@ -95,7 +92,8 @@ class Operator:
 
 def on_cluster(operator: Operator, runbook: str, **asked: Any) -> Operation:
     """One operation on the cluster to its end, in this process."""
-    values = {"healthy_timeout_s": 400, "stop_timeout_s": 150, "members_timeout_s": 200, **asked}
+    patient = {"healthy_timeout_s": 400, "stop_timeout_s": 150, "members_timeout_s": 200}
+    values = {**fitting(runbook, patient), **asked}
     name = f"{runbook}-{time.time_ns():x}"
     _, owner, _ = operator.request("cancel_job", "any")
     return operator.engine().run(request(runbook, **values), owner, name)

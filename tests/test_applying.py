@@ -50,7 +50,7 @@ def only(wanted: declared.Declared, present: Present) -> Action:
 
 def done(action: Action) -> dict[str, Any]:
     """The action as a request: what the runbook's form will check."""
-    Request.model_validate({"runbook": action.verb, **action.values})
+    Request.of({"runbook": action.verb, **action.values})
     return {"verb": action.verb, **action.values}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fakes.rig import JOB, PATIENT, Killed, Rig
+from fakes.rig import JOB, Killed, Rig, patient
 from streamops import snapshots
 from streamops.model.errors import (
     LockedError,
@@ -19,7 +19,7 @@ from streamops.model.owner import Owner
 from streamops.model.records import State
 from streamops.operations import receipts
 from streamops.operations.engine import list_operations
-from streamops.operations.operation import Request
+from streamops.operations.follow import request as ask
 from streamops.store import jobs
 
 
@@ -69,6 +69,16 @@ def test_a_version_that_never_works_is_taken_back(rig: Rig) -> None:
     rig.commits_more()
     assert rig.recount("a")
     assert rig.drivers_that_write() == [record.launch]
+
+
+def test_what_was_set_for_a_version_that_is_taken_back_does_not_stay_with_the_old_one(rig: Rig) -> None:
+    rig.run("deploy_job", version="v1", params={"size": 20}, logging={"sink": "WARNING"})
+    rig.commits_more()
+    rig.cluster.behaviour["v2"] = "dies"
+    with pytest.raises(UnhealthyError):
+        rig.run("upgrade_job", version="v2", snapshot="s", params={"size": 30}, logging={"sink": "DEBUG"})
+    back = jobs.deployment(rig.store, JOB, rig.record().deployment)
+    assert (back.version, back.params, back.logging) == ("v1", {"size": 20}, {"sink": "WARNING"})
 
 
 def test_deploying_what_runs_does_nothing_and_another_version_is_refused(rig: Rig) -> None:
@@ -176,7 +186,7 @@ def test_another_jobs_snapshot_needs_a_fork(rig: Rig) -> None:
     rig.commits_more()
     rig.run("snapshot_job", snapshot="s")
     rig.publish("v1", ("a",), job="other")
-    request = Request(runbook="deploy_job", job="other", version="v1", from_snapshot=f"{JOB}/s")
+    request = ask("deploy_job", job="other", version="v1", from_snapshot=f"{JOB}/s")
     with pytest.raises(SnapshotRefusedError, match="fork"):
         rig.engine().run(request, rig.owner(), "no-fork")
     forked = request.model_copy(update={"fork": True})
@@ -188,7 +198,7 @@ def test_another_jobs_snapshot_needs_a_fork(rig: Rig) -> None:
 
 def test_a_second_trigger_names_the_owner_and_does_nothing(rig: Rig) -> None:
     engine, first, second = rig.engine(), rig.owner(), rig.owner()
-    request = Request(runbook="deploy_job", job=JOB, version="v1")
+    request = ask("deploy_job", job=JOB, version="v1")
     engine.begin(request, first, "one")
     with pytest.raises(LockedError, match="runbook/run-1 of ada"):
         engine.begin(request, second, "two")
@@ -207,7 +217,7 @@ def test_a_second_trigger_names_the_owner_and_does_nothing(rig: Rig) -> None:
 def test_an_abandoned_upgrade_is_taken_back_before_the_next_operation(rig: Rig) -> None:
     rig.run("deploy_job", version="v1")
     engine, owner = rig.engine(), rig.owner()
-    request = Request(runbook="upgrade_job", job=JOB, version="v2", snapshot="s", healthy_timeout_s=90)
+    request = ask("upgrade_job", job=JOB, version="v2", snapshot="s", healthy_timeout_s=90)
     engine.begin(request, owner, "left")
     for task in ("check", "prepare", "submit_driver", "wait_standby"):
         engine.run_task(JOB, "left", task)
@@ -224,7 +234,7 @@ def test_an_abandoned_upgrade_is_taken_back_before_the_next_operation(rig: Rig) 
 def test_the_number_of_a_deployment_that_was_taken_back_is_not_given_out_again(rig: Rig) -> None:
     rig.run("deploy_job", version="v1")
     engine, owner = rig.engine(), rig.owner()
-    engine.begin(Request(runbook="upgrade_job", job=JOB, version="v2", snapshot="s", **PATIENT), owner, "left")
+    engine.begin(patient("upgrade_job", job=JOB, version="v2", snapshot="s"), owner, "left")
     for task in ("check", "prepare", "submit_driver", "wait_standby"):
         engine.run_task(JOB, "left", task)
 
@@ -242,7 +252,7 @@ def test_the_number_of_a_deployment_that_was_taken_back_is_not_given_out_again(r
 
 def test_clearing_a_task_of_a_finished_operation_changes_nothing(rig: Rig) -> None:
     engine, owner = rig.engine(), Owner(kind="airflow", dag_id="d", run_id="r", user="ada")
-    request = Request(runbook="deploy_job", job=JOB, version="v1", healthy_timeout_s=90)
+    request = ask("deploy_job", job=JOB, version="v1", healthy_timeout_s=90)
     rig.tasks(engine, request, owner, "op")
     before, drivers = rig.record(), len(rig.cluster.processes)
     rig.tasks(rig.engine(), request, owner, "op")

@@ -10,7 +10,7 @@ from streamops.model.errors import NotFoundError, RefusedError, SnapshotRefusedE
 from streamops.model.owner import Owner
 from streamops.model.records import Control, State
 from streamops.operations import receipts
-from streamops.operations.operation import Request
+from streamops.operations.follow import request as ask
 from streamops.spark import checkpoints
 from streamops.store import jobs, keys
 
@@ -110,7 +110,7 @@ def test_what_retention_has_passed_and_what_is_altered_is_refused_while_the_job_
 def test_a_dry_run_says_the_cost_and_writes_nothing(rig: Rig) -> None:
     upgraded(rig)
     written = {info.key for info in rig.store.list("jobs/")}
-    facts = rig.engine().preview(Request(runbook="rollback_job", job=JOB), Owner(kind="cli", user="ada"))
+    facts = rig.engine().preview(ask("rollback_job", job=JOB), Owner(kind="cli", user="ada"))
     assert facts["cost"]["again"]["a"] > 0
     assert any("processes" in line for line in rig.said)
     assert {info.key for info in rig.store.list("jobs/")} == written

@@ -9,14 +9,15 @@ from __future__ import annotations
 import pytest
 
 from fakes import checks
-from fakes.rig import JOB, PATIENT, Killed, Rig
+from fakes.rig import JOB, Killed, Rig, patient
 from fakes.walk import Point, Walk, killer, points_of
 from streamops import snapshots
 from streamops.model.errors import StreamOpsError
 from streamops.model.owner import Owner
 from streamops.model.records import FINAL
-from streamops.operations import receipts, undo
-from streamops.operations.operation import GOING_BACK, Request
+from streamops.operations import receipts
+from streamops.operations.operation import Request
+from streamops.operations.runbooks import UPGRADE_JOB
 from streamops.store import jobs
 
 ASKED: dict[str, dict[str, object]] = {
@@ -30,8 +31,9 @@ ASKED: dict[str, dict[str, object]] = {
     "rollback_job": {},
     "restore_job": {"snapshot": "kept"},
 }
-UNDO = [(name, when) for name in undo.BODIES if name != "leave" for when in ("before", "after")]
+UNDO = [(name, when) for name in UPGRADE_JOB.undo for when in ("before", "after")]
 # One point of each way in which a run that is marked failed ends; ``full`` has all of them.
+GOING_BACK = ("rollback_job", "restore_job")
 KINDS: dict[str, list[Point]] = {
     "upgrade_job": [("check", "after"), ("standby", "after"), ("await_stop", "before"), ("hand_over", "after"),
                     ("recount", "before")],
@@ -42,7 +44,7 @@ PARTS = {"early": slice(0, 9), "in the switch": slice(9, 17), "late": slice(17, 
 
 
 def asked(runbook: str, **more: object) -> Request:
-    return Request(runbook=runbook, job=JOB, **{**PATIENT, **ASKED[runbook], **more})
+    return patient(runbook, job=JOB, **{**ASKED[runbook], **more})
 
 
 def prepare(rig: Rig, runbook: str) -> None:
@@ -83,7 +85,7 @@ def test_an_operation_killed_at_every_point_continues_where_it_was(rig: Rig, run
         checks.gone(rig)
     else:
         checks.stopped(rig, "stopped" if runbook == "cancel_job" else "stopped-with-snapshot")
-    checks.snapshot_whole(rig, operation.request.snapshot)
+    checks.snapshot_whole(rig, operation.request.model_dump().get("snapshot"))
     checks.submitted_once(rig)
 
 

@@ -12,8 +12,10 @@ from streamops.cluster.record import ClusterRecord
 from streamops.cluster.supervised_nodes import parse_master
 from streamops.model.owner import Owner
 from streamops.model.records import DriverStatus, JobRecord, State, now
-from streamops.operations.follow import request
-from streamops.operations.operation import Operation, StepRecord, plan
+from streamops.operations import runbooks
+from streamops.operations.follow import request as ask
+from streamops.operations.operation import Operation, StepRecord
+from streamops.operations.runbooks import RUNBOOKS
 from streamops.spark.master import DOWN, Master
 from streamops.upkeep.reconcile import Look, decide, programs, settle, shares_worker, wants_second
 
@@ -40,8 +42,8 @@ GONE = Look(record=RECORD, status=STATUS, speaks=False, master=master(), cluster
 
 def operation(runbook: str, done: int, state: str = "running", **asked: object) -> Operation:
     """An operation of which the first steps are done."""
-    steps = {step.name: StepRecord(started=MOMENT, finished=MOMENT) for step in plan(runbook)[:done]}
-    begun = request(runbook, **({"job": "sums"} if runbook.endswith("_job") else {}), **asked)
+    steps = {step.name: StepRecord(started=MOMENT, finished=MOMENT) for step in runbooks.find(runbook).steps[:done]}
+    begun = ask(runbook, **({"job": "sums"} if runbook.endswith("_job") else {}), **asked)
     return Operation(
         id="op", request=begun, owner=Owner(kind="airflow"), created=MOMENT, updated=MOMENT, steps=steps, state=state
     )
@@ -98,10 +100,10 @@ def test_a_live_operation_is_never_touched_whatever_is_found() -> None:
         (operation("start_job", 3), "finish"),
         (operation("cancel_job", 2), "finish"),
         (operation("upgrade_job", 5, version="v2"), "take back"),
-        (operation("upgrade_job", len(plan("upgrade_job")) - 1, version="v2"), "finish"),
+        (operation("upgrade_job", len(RUNBOOKS["upgrade_job"].steps) - 1, version="v2"), "finish"),
         (operation("upgrade_job", 5, "failed", version="v2"), "take back"),
         (operation("rollback_job", 3), "take back"),
-        (operation("rollback_job", len(plan("rollback_job")) - 1), "finish"),
+        (operation("rollback_job", len(RUNBOOKS["rollback_job"].steps) - 1), "finish"),
         (operation("snapshot_job", 1), "take back"),
         (operation("snapshot_job", 2), "finish"),
         (operation("shutdown_cluster", 4), "take back"),

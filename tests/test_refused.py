@@ -10,7 +10,7 @@ import pytest
 
 from fakes import checks
 from fakes.fixtures import made_rig
-from fakes.rig import JOB, PATIENT, Rig
+from fakes.rig import JOB, Rig, patient
 from streamops import snapshots
 from streamops.clients.influx import Points
 from streamops.clients.kafka import Ledger
@@ -21,7 +21,6 @@ from streamops.model.errors import (
     SnapshotRefusedError,
     UnreachableError,
 )
-from streamops.operations.operation import Request
 from streamops.settings import Settings
 from streamops.spark.submitter import SparkSubmitter
 from streamops.store import jobs, keys
@@ -62,9 +61,7 @@ def untouched(rig: Rig) -> Iterator[None]:
 
 
 def ask(rig: Rig, runbook: str, job: str, **values: object) -> None:
-    rig.engine().run(
-        Request(runbook=runbook, job=job, **{**PATIENT, **values}), rig.owner(), f"{runbook}-{job}-{rig.count}"
-    )
+    rig.engine().run(patient(runbook, job=job, **values), rig.owner(), f"{runbook}-{job}-{rig.count}")
 
 
 def test_unknown_names_are_refused(running: Rig) -> None:

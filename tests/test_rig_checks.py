@@ -16,7 +16,7 @@ from fakes.rig import JOB, Killed, Rig
 from fakes.walk import killer
 from streamops import snapshots
 from streamops.model.errors import SnapshotRefusedError, StreamOpsError
-from streamops.operations.operation import Request
+from streamops.operations.follow import request as ask
 from streamops.settings import Settings
 from streamops.store import jobs, keys
 
@@ -145,7 +145,7 @@ def test_a_record_that_is_not_true_is_found(running: Rig, wrong: dict[str, objec
 
 def test_a_lock_that_is_held_is_found(running: Rig) -> None:
     checks.free(running)
-    running.engine().begin(Request(runbook="cancel_job", job=JOB), running.owner(), "held")
+    running.engine().begin(ask("cancel_job", job=JOB), running.owner(), "held")
     try:
         with pytest.raises(AssertionError, match=JOB):
             checks.free(running)
@@ -189,7 +189,7 @@ def test_what_is_left_of_a_deleted_job_is_found(rig: Rig, tmp_path: Path) -> Non
 
 def test_a_kill_really_kills(rig: Rig) -> None:
     """No effect of the step after ``before``, and no record of it after ``after``."""
-    owner, request = rig.owner(), Request(runbook="deploy_job", job=JOB, version="v1")
+    owner, request = rig.owner(), ask("deploy_job", job=JOB, version="v1")
     with pytest.raises(Killed):
         rig.tasks(rig.engine(killer("submit", "before")), request, owner, "op")
     assert not rig.cluster.processes

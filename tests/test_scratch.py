@@ -15,7 +15,8 @@ from streamops.model.manifest import Manifest, ManifestStage
 from streamops.model.names import checked
 from streamops.model.owner import Owner
 from streamops.model.records import DriverStatus, JobRecord, StageStart, StageStatus, State, now
-from streamops.operations.operation import Operation, Request
+from streamops.operations.follow import request as ask
+from streamops.operations.operation import Operation
 from streamops.settings import REPOSITORY
 from streamops.snapshots.marks import Check, Checks
 from streamops.upkeep import scratch
@@ -166,7 +167,7 @@ class Asked:
     def __init__(self, owner: Owner, over: bool | None, minutes: float = 0) -> None:
         self.store = self.ports = self.owners = self
         moment = now() - timedelta(minutes=minutes)
-        asked = Request(runbook="deploy_job", job="scratch-j", version="v1")
+        asked = ask("deploy_job", job="scratch-j", version="v1")
         self.last = Operation(id="op", request=asked, owner=owner, created=moment, updated=moment)
         self.over = over
 

@@ -7,7 +7,6 @@ import pytest
 from fakes.rig import SUM, definition
 from streamops.model import records
 from streamops.model.errors import RefusedError
-from streamops.operations.operation import Request
 from streamops.versions import verdicts
 from streamops.versions.artifacts import ArtifactManifest
 from streamops.versions.fingerprints import Fingerprint, Key, Window
@@ -31,7 +30,7 @@ def test_an_upgrade_that_only_adds_needs_no_yes_and_says_a_verdict_for_every_sta
     said: list[str] = []
     old, new = version("v1", {"a": SUM}), version("v2", {"a": SUM, "b": SUM})
     facts = verdicts.require(verdicts.of_deployment(old, {}, new, {}), (), said.append)
-    assert facts["stages"] == {"a": "kept", "b": "starts empty"}
+    assert facts["outcomes"] == {"a": "kept", "b": "starts empty"}
     assert facts["empty"] == []
     assert said[0].startswith("Verdict on a: kept.")
     assert said[1].startswith("Verdict on b: starts empty. b is new in sums v2.")
@@ -44,7 +43,7 @@ def test_what_would_be_lost_is_refused_until_every_stage_is_named() -> None:
         verdicts.require(found, ())
     with pytest.raises(RefusedError, match="accept_loss: c"):
         verdicts.require(found, ("b",))
-    assert verdicts.require(found, ("b", "c"))["stages"] == {"a": "kept", "b": "dropped", "c": "unknown"}
+    assert verdicts.require(found, ("b", "c"))["outcomes"] == {"a": "kept", "b": "dropped", "c": "unknown"}
 
 
 def test_incompatible_state_is_refused_with_what_to_do_and_no_yes_helps() -> None:
@@ -69,8 +68,3 @@ def test_a_param_set_at_deploy_makes_the_fingerprint_of_its_stages_invalid() -> 
     assert set(verdicts.stored(old, {"size": 11})) == {"b"}
     same = verdicts.of_deployment(old, {"size": 10}, new, {"size": 10})  # as the definition has it
     assert {item.outcome for item in same} == {"kept"}
-
-
-def test_accepting_a_loss_is_for_runbooks_that_continue_state() -> None:
-    with pytest.raises(ValueError, match="accept_loss: only deploy_job and upgrade_job"):
-        Request(runbook="cancel_job", job="sums", accept_loss=("a",))

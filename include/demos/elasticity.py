@@ -16,6 +16,7 @@ from streamops.cluster.supervised_nodes import SupervisedNodes
 from streamops.cluster.view import host_of
 from streamops.model import records
 from streamops.model.errors import UnhealthyError
+from streamops.operations.facts import ClusterChecked, JobsCaughtUp, Waited
 from streamops.operations.follow import Runbooks, request
 from streamops.operations.operation import Operation
 from streamops.recount.recounting import recount_job
@@ -149,11 +150,11 @@ class Elasticity:
             ledger.close()
         with demo.story.part("Start it again; the job comes back by itself (runbook restart_cluster)"):
             done = self._run("restart_cluster")
-        told = done.facts("caught_up")["jobs"][JOB]
+        told = done.reported("caught_up", JobsCaughtUp).jobs[JOB]
         self._newer_than(time.time())
         ended = time.time()
-        self._event(DOWN, begun, ended, f"{told['events']:,} trades caught up with in {told['seconds']} s")
-        return {"unread": unread, "events": told["events"], "seconds": told["seconds"]}
+        self._event(DOWN, begun, ended, f"{told.events:,} trades caught up with in {told.seconds} s")
+        return {"unread": unread, "events": told.events, "seconds": told.seconds}
 
     def _scale(self, size: int, name: str) -> None:
         begun = time.time()
@@ -161,8 +162,9 @@ class Elasticity:
             done = self._run("scale_cluster", size=size)
         ended = time.time()
         self._newer_than(ended)
-        why = done.facts("in_use").get("why") if done.facts("check").get("start") else None
-        self._event(name, begun, ended, str(why or "the job went on"))
+        grew = done.reported("check", ClusterChecked).start
+        why = done.reported("in_use", Waited).why if grew else ""
+        self._event(name, begun, ended, why or "the job continued")
 
     def _kill(self) -> None:
         demo, launch = self.demo, self.demo.record().launch

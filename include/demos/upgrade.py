@@ -25,8 +25,10 @@ from streamops.clients.kafka import Ledger
 from streamops.model import records
 from streamops.model.errors import NotFoundError, StreamOpsError, UnhealthyError
 from streamops.model.records import FINAL, DriverStatus, JobRecord
+from streamops.operations import runbooks
+from streamops.operations.facts import Checked
 from streamops.operations.follow import Runbooks, Show, request, spans
-from streamops.operations.operation import Operation, Request, plan
+from streamops.operations.operation import Operation, Request
 from streamops.recount.recounting import recount_job
 from streamops.recount.report import Report
 from streamops.settings import REPOSITORY, Settings
@@ -257,7 +259,7 @@ class Demo:
         late = latenesses(seen)
         shown = [(at, value) for at, value in late if at >= first]  # before: what had waited for the deployment
         steady = [value for at, value in shown if not switch - AROUND_S * 1000 <= at <= back + AROUND_S * 1000]
-        name = operation.request.snapshot or ""
+        name = operation.snapshot
         manifest = next(item for item in snapshots.list(self.store, JOB) if item.name == name)
         return {
             "job": JOB,
@@ -271,7 +273,7 @@ class Demo:
                 "operation": operation.id,
                 "run": operation.owner.run_id,
                 "from": operation.before.version if operation.before else "v1",
-                "to": operation.request.version,
+                "to": operation.reported("check", Checked).after,
                 "snapshot": name,
                 "snapshot_bytes": manifest.size,
                 "switch_ms": switch,
@@ -355,7 +357,7 @@ def _steps(operation: Operation) -> list[dict[str, Any]]:
             "started_ms": _ms(when[step.name][0]),
             "ended_ms": _ms(ended) if (ended := when[step.name][1]) else None,
         }
-        for step in plan(operation.request.runbook)
+        for step in runbooks.of(operation).steps
         if step.name in when
     ]
 

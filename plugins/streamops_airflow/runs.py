@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 from streamops.model.names import CLUSTER
 from streamops.model.owner import Owner
 from streamops.operations.follow import request
-from streamops.operations.operation import CLUSTER_RUNBOOKS, Request, operation_id
+from streamops.operations.operation import Request, operation_id
+from streamops.operations.requests import ClusterRequest
+from streamops.operations.runbooks import RUNBOOKS
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -53,12 +55,13 @@ def of(context: Context) -> Run:
         RefusedError: the form's values do not go together; names each.
     """
     dag_run, params = context["dag_run"], dict(context["params"])
-    asked = request(dag_run.dag_id, **{name: value for name, value in params.items() if name in Request.model_fields})
+    asked = request(dag_run.dag_id, **params)
     return Run(asked, owner(context), operation_id(dag_run.dag_id, dag_run.dag_id, dag_run.run_id))
 
 
 def place(context: Context) -> tuple[str, str]:
     """Job (or the cluster) and operation id, also of a run whose other values are not a valid request."""
     dag_run = context["dag_run"]
-    scope = CLUSTER if dag_run.dag_id in CLUSTER_RUNBOOKS else str(context["params"]["job"])
+    of_cluster = issubclass(RUNBOOKS[dag_run.dag_id].request, ClusterRequest)
+    scope = CLUSTER if of_cluster else str(context["params"]["job"])
     return scope, operation_id(dag_run.dag_id, dag_run.dag_id, dag_run.run_id)

@@ -46,7 +46,8 @@ from streamops.model.errors import RefusedError
 from streamops.model.records import FINAL, Deployment
 from streamops.operations.engine import list_operations
 from streamops.operations.follow import Runbooks
-from streamops.operations.operation import RUNBOOKS, Operation, tasks
+from streamops.operations.operation import Operation
+from streamops.operations.runbooks import RUNBOOKS
 from streamops.recount.recounting import recount_job
 from streamops.settings import Settings
 from streamops.snapshots import marks
@@ -58,7 +59,7 @@ from streamops_runtime.local import local_spark
 from support import Operator, Servers, first_members, pythons, silent, works_again
 
 pytestmark = [pytest.mark.stack, pytest.mark.full]
-BACK = {**PATIENT, "accept_loss": ["avg_1m", "vol_1s"]}  # v1 has no such stages
+BACK = {**PATIENT, "probation_s": 5, "accept_loss": ["avg_1m", "vol_1s"]}  # v1 has no such stages
 COLD = {**BACK, "standby": False}  # where the warm-up is not what is looked at
 BY_ITSELF = "snapshots: {every: 5 minutes, keep: {last: 2}}\n"
 
@@ -306,7 +307,11 @@ def test_a_version_that_cannot_become_healthy_fails_the_run_and_the_old_one_runs
     directory = copied(job, "broken", {"import": "import a_module_that_is_not_there\nimport"})
     artifacts.publish(job.store, directory, "broken", check=False)
     unknown = ["avg_1s", "avg_1m", "vol_1s"]  # it was published without its plans
-    run = run_to_end(airflow, "upgrade_job", {"job": job.name, "version": "broken", **PATIENT, "accept_loss": unknown})
+    run = run_to_end(
+        airflow,
+        "upgrade_job",
+        {"job": job.name, "version": "broken", "probation_s": 5, **PATIENT, "accept_loss": unknown},
+    )
     assert run.state == "failed"
     assert states(airflow, run)["restore_old_version"] == "success"
     wait_for(lambda: job.runs("v2"), RUN_S, "the old version running")
@@ -347,7 +352,7 @@ def test_clearing_any_finished_task_changes_nothing(airflow, running):
     job = running
     run = upgraded(airflow, job)
     before = job.record()
-    for task in tasks("upgrade_job"):
+    for task in RUNBOOKS["upgrade_job"].tasks:
         clear(airflow, run, task, downstream=False)
         again = ended(airflow, run)
         assert again.state == "success", (task, states(airflow, again))

@@ -6,21 +6,23 @@ import pytest
 
 from streamops.model.errors import RefusedError
 from streamops.model.owner import Owner
-from streamops.operations.follow import facts, request, spans, view
-from streamops.operations.operation import Operation, StepRecord, plan
+from streamops.operations.follow import facts, spans, view
+from streamops.operations.follow import request as ask
+from streamops.operations.operation import Operation, StepRecord
+from streamops.operations.runbooks import RUNBOOKS
 
 T = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 def operation(**changes) -> Operation:
-    asked = request("upgrade_job", job="trade-analyser", version="v2", snapshot="SavePoint1")
+    asked = ask("upgrade_job", job="trade-analyser", version="v2", snapshot="SavePoint1")
     values = {"id": "upgrade_job-1", "request": asked, "owner": Owner(kind="airflow"), "created": T, "updated": T}
     return Operation(**(values | changes))
 
 
 def test_every_step_of_the_plan_is_shown_before_it_begins():
     steps = view("upgrade_job", None, T)
-    assert [step.name for step in steps] == [step.name for step in plan("upgrade_job")]
+    assert [step.name for step in steps] == [step.name for step in RUNBOOKS["upgrade_job"].steps]
     assert {step.state for step in steps} == {"waiting"}
 
 
@@ -46,13 +48,13 @@ def test_the_step_that_failed_and_what_was_taken_back_are_shown():
 
 
 def test_a_request_holds_only_what_was_given():
-    asked = request("deploy_job", job="clicks", version="v1", params=None, from_scratch=None)
+    asked = ask("deploy_job", job="clicks", version="v1", params=None, from_scratch=None)
     assert asked.model_dump(exclude_unset=True) == {"runbook": "deploy_job", "job": "clicks", "version": "v1"}
 
 
 def test_a_wrong_request_names_the_field():
     with pytest.raises(RefusedError, match="healthy_timeout_s"):
-        request("deploy_job", job="clicks", version="v1", healthy_timeout_s=0)
+        ask("deploy_job", job="clicks", version="v1", healthy_timeout_s=0)
 
 
 def test_a_waiting_step_counts_from_the_end_of_the_step_before_it():

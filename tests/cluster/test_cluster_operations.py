@@ -5,16 +5,17 @@ from __future__ import annotations
 import pytest
 
 from fakes import checks
-from fakes.rig import JOB, Killed, Rig
+from fakes.rig import JOB, Killed, Rig, patient
 from fakes.walk import Walk, killer, points_of
 from streamops import snapshots
 from streamops.cluster import record as cluster_record
 from streamops.model.errors import LockedError, RefusedError, SnapshotExistsError, StreamOpsError, UnreachableError
 from streamops.model.names import CLUSTER
 from streamops.model.records import State
-from streamops.operations import bodies, receipts
-from streamops.operations.follow import request
-from streamops.operations.operation import Operation, Request, plan
+from streamops.operations import receipts
+from streamops.operations.follow import request as ask
+from streamops.operations.operation import Operation, Request
+from streamops.operations.runbooks import RUNBOOKS
 from streamops.store import jobs, keys, locks
 
 ASKED: dict[str, dict[str, object]] = {
@@ -22,7 +23,6 @@ ASKED: dict[str, dict[str, object]] = {
     "restart_cluster": {},
     "scale_cluster": {"size": 1},
 }
-PATIENT_CLUSTER = {"healthy_timeout_s": 300, "stop_timeout_s": 300, "members_timeout_s": 120}
 # One step of each way in which a run that is marked failed ends; ``full`` has all of them.
 KINDS = [
     ("shutdown_cluster", "stop_jobs"),
@@ -34,8 +34,7 @@ KINDS = [
 
 def run(rig: Rig, runbook: str, **asked: object) -> Operation:
     owner = rig.owner()
-    values = {**PATIENT_CLUSTER, **asked}
-    return rig.engine().run(request(runbook, **values), owner, f"{runbook}-{rig.count}")
+    return rig.engine().run(patient(runbook, **asked), owner, f"{runbook}-{rig.count}")
 
 
 def deployed(rig: Rig) -> Rig:
@@ -54,9 +53,9 @@ def hosted_on(rig: Rig) -> str:
 def test_a_shutdown_saves_every_job_and_a_restart_brings_back_exactly_those(rig: Rig) -> None:
     deployed(rig)
     rig.publish("v1", ("a",), job="other")
-    other = Request(runbook="deploy_job", job="other", version="v1")
+    other = ask("deploy_job", job="other", version="v1")
     rig.engine().run(other, rig.owner(), "deploy-other")
-    rig.engine().run(Request(runbook="cancel_job", job="other"), rig.owner(), "cancel-other")
+    rig.engine().run(ask("cancel_job", job="other"), rig.owner(), "cancel-other")
     done = run(rig, "shutdown_cluster", snapshot="evening")
     assert rig.nodes.up == set()
     assert rig.nodes.did == ["stop node-1", "stop node-2", "stop master"]
@@ -111,7 +110,7 @@ def test_a_supervisor_that_does_not_answer_is_refused_before_anything_is_touched
 def test_a_job_that_cannot_save_its_state_keeps_the_cluster_up_and_the_others_running(rig: Rig) -> None:
     deployed(rig)
     rig.publish("v1", ("a",), job="other")
-    rig.engine().run(Request(runbook="deploy_job", job="other", version="v1"), rig.owner(), "deploy-other")
+    rig.engine().run(ask("deploy_job", job="other", version="v1"), rig.owner(), "deploy-other")
     rig.cluster.processes[1][1].kill()  # it will never say that it stopped
     with pytest.raises(StreamOpsError, match="Stop of other took longer"):
         run(rig, "shutdown_cluster", stop_timeout_s=5)
@@ -138,12 +137,12 @@ def test_a_job_without_a_driver_has_nothing_to_save_and_comes_back_with_the_othe
 def test_while_an_operation_works_on_a_job_the_cluster_is_left_alone_and_the_other_way_round(rig: Rig) -> None:
     deployed(rig)
     engine, owner = rig.engine(), rig.owner()
-    engine.begin(Request(runbook="cancel_job", job=JOB), owner, "busy")
+    engine.begin(ask("cancel_job", job=JOB), owner, "busy")
     with pytest.raises(LockedError, match=f"holds job {JOB}"):
         run(rig, "shutdown_cluster")
     assert rig.nodes.did == []
     engine.release(JOB, "busy")
-    first = request("scale_cluster", size=3)
+    first = ask("scale_cluster", size=3)
     engine.begin(first, rig.owner(), "first")
     with pytest.raises(LockedError, match="holds the cluster"):
         run(rig, "scale_cluster", size=3)
@@ -178,7 +177,7 @@ def test_scaling_in_leaves_drivers_alone_that_are_elsewhere(rig: Rig) -> None:
 def test_what_would_leave_too_little_capacity_is_refused_with_the_numbers(rig: Rig) -> None:
     for at in range(3):
         rig.publish("v1", ("a",), job=f"job-{at}")
-        rig.engine().run(Request(runbook="deploy_job", job=f"job-{at}", version="v1"), rig.owner(), f"deploy-{at}")
+        rig.engine().run(ask("deploy_job", job=f"job-{at}", version="v1"), rig.owner(), f"deploy-{at}")
     with pytest.raises(RefusedError, match=r"have 4 cores .* need at least 9 cores"):
         run(rig, "scale_cluster", size=1)
     assert rig.nodes.did == []
@@ -209,10 +208,10 @@ def prepared(rig: Rig, runbook: str) -> Request:
 
 
 def asked_of(rig: Rig, runbook: str, **more: object) -> Request:
-    asked = {**ASKED[runbook], **PATIENT_CLUSTER, **more}
+    asked = {**ASKED[runbook], **more}
     if runbook == "scale_cluster":
         asked["nodes"] = (hosted_on(rig),)
-    return request(runbook, **asked)
+    return patient(runbook, **asked)
 
 
 @pytest.mark.parametrize("runbook", ASKED)
@@ -247,7 +246,7 @@ def test_a_run_marked_failed_leaves_a_working_cluster(rig: Rig) -> None:
 @pytest.mark.full
 @pytest.mark.parametrize("runbook", ASKED)
 def test_a_run_marked_failed_anywhere_leaves_a_working_cluster(rig: Rig, runbook: str) -> None:
-    marked_failed(rig, runbook, [step.name for step in plan(runbook)])
+    marked_failed(rig, runbook, [step.name for step in RUNBOOKS[runbook].steps])
 
 
 def marked_failed(rig: Rig, runbook: str, steps: list[str]) -> None:
@@ -308,6 +307,3 @@ def test_the_keys_of_the_cluster_are_beside_those_of_jobs() -> None:
     assert keys.lock(CLUSTER) == "cluster/lock.json"
     assert keys.operation(CLUSTER, "x").startswith("cluster/operations/")
     assert not keys.lock(CLUSTER).startswith(keys.jobs())
-    assert {name for runbook in ASKED for name in bodies.looks(runbook)} >= {
-        step.name for runbook in ASKED for step in plan(runbook) if step.waits
-    }

@@ -23,7 +23,8 @@ from streamops.cluster.nodes import passwords
 from streamops.cluster.supervised_nodes import SupervisedNodes
 from streamops.model.errors import RefusedError, StreamOpsError
 from streamops.model.names import CLUSTER
-from streamops.operations.follow import Runbooks, request
+from streamops.operations.follow import Runbooks
+from streamops.operations.follow import request as ask
 from streamops.operations.operation import Operation
 from streamops.settings import Settings
 from streamops.store import locks
@@ -50,7 +51,7 @@ def nodes(stack: Settings) -> SupervisedNodes:
 
 
 def run(runbooks: Runbooks, runbook: str, **asked: Any) -> Operation:
-    return runbooks.run(request(runbook, **asked), lambda steps: None)
+    return runbooks.run(ask(runbook, **asked), lambda steps: None)
 
 
 @pytest.fixture(scope="module")

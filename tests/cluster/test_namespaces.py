@@ -21,6 +21,7 @@ import psutil
 import pytest
 import yaml
 
+from asking import fitting
 from fakes.fixtures import bucket, object_store_server, rig  # noqa: F401
 from fakes.rig import Rig
 from fresh_job import wait_for
@@ -185,7 +186,8 @@ def test_the_runbooks_drive_nodes_on_other_hosts(rig: Rig, machines: list[Machin
 
     def run(runbook: str, **asked: object) -> Operation:
         rig.count += 1
-        values = {"healthy_timeout_s": 240, "stop_timeout_s": 120, "members_timeout_s": 240, **asked}
+        patient = {"healthy_timeout_s": 240, "stop_timeout_s": 120, "members_timeout_s": 240}
+        values = {**fitting(runbook, patient), **asked}
         return rig.engine().run(request(runbook, **values), rig.owner(), f"{runbook}-{rig.count}")
 
     def answers(name: str) -> bool:

@@ -6,11 +6,11 @@ from datetime import timedelta
 
 import pytest
 
-from fakes.rig import JOB, PATIENT, Rig
+from fakes.rig import JOB, Rig, patient
 from streamops.cluster import record as cluster_record
 from streamops.model.errors import DamagedError, StreamOpsError
 from streamops.operations.engine import list_operations
-from streamops.operations.operation import Request
+from streamops.operations.follow import request as ask
 from streamops.store import documents, jobs, keys, locks
 from streamops.upkeep.reconciler import Reconciler
 
@@ -76,7 +76,7 @@ def test_a_paused_job_and_one_of_a_stopped_cluster_are_left_alone(rig: Rig) -> N
 def test_an_abandoned_upgrade_is_taken_back_and_a_live_one_is_not_touched(rig: Rig) -> None:
     deployed(rig)
     engine, owner = rig.engine(), rig.owner()
-    engine.begin(Request(runbook="upgrade_job", job=JOB, version="v2", snapshot="s"), owner, "left")
+    engine.begin(ask("upgrade_job", job=JOB, version="v2", snapshot="s"), owner, "left")
     for task in ("check", "prepare", "submit_driver", "wait_standby"):
         engine.run_task(JOB, "left", task)
     assert once(rig) == []
@@ -97,7 +97,7 @@ def test_a_worker_that_nobody_started_is_started(rig: Rig) -> None:
 def test_a_damaged_record_of_one_job_does_not_keep_another_from_coming_back(rig: Rig) -> None:
     deployed(rig)
     rig.publish("v1", ("a",), job="other")
-    rig.engine().run(Request(runbook="deploy_job", job="other", version="v1", **PATIENT), rig.owner(), "deploy-other")
+    rig.engine().run(patient("deploy_job", job="other", version="v1"), rig.owner(), "deploy-other")
     rig.store.put(keys.record("other"), b'{"version": "v1"}')
     silent_long_ago(rig)
     said: list[str] = []

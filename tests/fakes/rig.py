@@ -11,6 +11,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+from asking import fitting
 from fakes import driver, object_server
 from fakes.driver import WINDOW, point_key
 from fakes.nodes import Nodes
@@ -19,9 +20,11 @@ from streamops.model.definitions import Definition, parse
 from streamops.model.errors import NotFoundError
 from streamops.model.owner import Owner
 from streamops.model.records import FINAL
+from streamops.operations import runbooks
 from streamops.operations.engine import Engine
+from streamops.operations.follow import request as ask
 from streamops.operations.operation import Operation as Operation
-from streamops.operations.operation import Request, tasks
+from streamops.operations.operation import Request
 from streamops.operations.ports import Ports
 from streamops.operations.receipts import Receipt
 from streamops.settings import Settings
@@ -34,7 +37,7 @@ from streamops.versions.fingerprints import Aggregate, Fingerprint, Key, Operato
 
 JOB = "sums"
 # Deadlines find what hangs on a busy machine; nothing is measured with them.
-PATIENT = {"healthy_timeout_s": 300, "stop_timeout_s": 300, "probation_s": 0}
+PATIENT = {"healthy_timeout_s": 300, "stop_timeout_s": 300, "members_timeout_s": 120, "probation_s": 0}
 SUM = Fingerprint(  # what these drivers do, in Spark's words
     spark="4.2.0",
     output="append",
@@ -52,6 +55,11 @@ SUM = Fingerprint(  # what these drivers do, in Spark's words
 # Drivers are processes of their own, but need not import everything anew.
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["fakes.driver"])
+
+
+def patient(runbook: str, **asked: object) -> Request:
+    """A request with the patient ones of the deadlines that its runbook has."""
+    return ask(runbook, **{**fitting(runbook, PATIENT), **asked})
 
 
 class Killed(BaseException):
@@ -226,13 +234,12 @@ class Rig:
     def run(self, runbook: str, engine: Engine | None = None, **asked: object) -> Operation:
         """One operation to its end, as ``Engine.run`` does it."""
         owner = self.owner()
-        request = Request(runbook=runbook, job=JOB, **{**PATIENT, **asked})
-        return (engine or self.engine()).run(request, owner, f"{runbook}-{self.count}")
+        return (engine or self.engine()).run(patient(runbook, job=JOB, **asked), owner, f"{runbook}-{self.count}")
 
     def tasks(self, engine: Engine, request: Request, owner: Owner, operation_id: str) -> None:
         """As the tasks of a DAG run would do it, from the first on."""
         engine.begin(request, owner, operation_id)
-        for task in tasks(request.runbook):
+        for task in runbooks.of(request).tasks:
             engine.run_task(request.job, operation_id, task)
         engine.release(request.job, operation_id)
 

@@ -15,7 +15,6 @@ import pytest
 from fresh_job import FreshJob, publish_quickly, wait_for
 from streamops.model.names import CLUSTER
 from streamops.model.records import State
-from streamops.operations.operation import CLUSTER_RUNBOOKS
 from streamops.settings import REPOSITORY, Settings
 from streamops.store import jobs, locks
 from support import Operator, Servers, pythons, works_again
@@ -70,7 +69,7 @@ def job(shared: FreshJob, operator: Operator, servers: Servers) -> FreshJob:
     held = locks.read(shared.store, shared.name)
     if held is not None and held.value.operation and held.value.owner:
         operator.owners.dead.add(held.value.owner.run_id)
-        of = CLUSTER if held.value.runbook in CLUSTER_RUNBOOKS else shared.name
+        of = CLUSTER if held.value.runbook.endswith("_cluster") else shared.name
         operator.engine().abort(of, held.value.operation)
     status = shared.status()
     if shared.record().desired != "running":

@@ -19,7 +19,7 @@ from streamops.model.errors import SnapshotRefusedError, UnhealthyError
 from streamops.model.owner import Owner
 from streamops.model.records import State
 from streamops.operations import probation, receipts
-from streamops.operations.operation import Request
+from streamops.operations.follow import request as ask
 from streamops.settings import REPOSITORY
 from streamops.spark import checkpoints
 from streamops.store import jobs, keys
@@ -120,9 +120,9 @@ def test_a_rollback_by_hand_runs_the_old_artifact_again_and_every_event_counts_o
     snapshot = f"by-hand-{uuid.uuid4().hex[:4]}"
     operator.run("upgrade_job", job.name, version=wanted, snapshot=snapshot)
     job.caught_up(360)
-    ask = Request(runbook="rollback_job", job=job.name)
+    asked = ask("rollback_job", job=job.name)
     said = len(operator.said)
-    price = operator.engine().preview(ask, Owner(kind="cli", user="tester"))["cost"]
+    price = operator.engine().preview(asked, Owner(kind="cli", user="tester"))["cost"]
     assert price["again"]["avg_1s"] > 0
     assert f"{job.name.replace('-', '_')}_avg_1s" in price["rewritten"]
     assert any("events again" in line for line in operator.said[said:])

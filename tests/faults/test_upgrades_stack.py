@@ -13,7 +13,7 @@ from fresh_job import publish_quickly, wait_for
 from streamops import snapshots
 from streamops.model.errors import LockedError, UnhealthyError
 from streamops.model.records import Control
-from streamops.operations.operation import plan
+from streamops.operations.runbooks import RUNBOOKS
 from streamops.settings import Settings
 from streamops.store import documents, keys
 from streamops.store.object_store import Copied, ObjectStore
@@ -22,7 +22,7 @@ from support import Killed, attempts, invariant, mark, pythons, works_again
 pytestmark = pytest.mark.stack
 
 COPYING = ("export_and_restore", "copying")
-POINTS = [(step.name, when) for step in plan("upgrade_job") for when in ("before", "after")]
+POINTS = [(step.name, when) for step in RUNBOOKS["upgrade_job"].steps for when in ("before", "after")]
 POINTS.insert(POINTS.index(("export_and_restore", "after")), COPYING)
 
 
@@ -95,7 +95,7 @@ def test_an_upgrade_killed_at_every_point_is_finished_by_its_retries(job, operat
 
 def nothing_of_it_shows(job, operator, point, old, snapshot, holder) -> None:
     """After a kill: the old version is untouched until it is asked to stop, no half snapshot, one owner."""
-    steps = [step.name for step in plan("upgrade_job")]
+    steps = [step.name for step in RUNBOOKS["upgrade_job"].steps]
     reached, (owner, operation, wanted) = steps.index(point[0]), holder
     if reached < steps.index("request_stop") or point == ("request_stop", "before"):
         wait_for(lambda: job.runs(old.version), 90, "the old version, which was not asked to stop")

@@ -13,8 +13,9 @@ from stack import lifecycle, postgres
 from stack.programs import AIRFLOW
 from streamops.clients.airflow import Airflow
 from streamops.operations.cluster_checks import known
-from streamops.operations.follow import Runbooks, request
-from streamops.operations.operation import RUNBOOKS
+from streamops.operations.follow import Runbooks
+from streamops.operations.follow import request as ask
+from streamops.operations.runbooks import RUNBOOKS
 from streamops.settings import REPOSITORY
 from streamops.store import jobs
 from streamops.store.object_store import ObjectStore
@@ -52,7 +53,7 @@ def test_without_its_database_airflow_begins_anew_and_nothing_else_is_lost(stack
         runbooks = Runbooks(airflow, ObjectStore(stack))
         runbooks.wait_ready(RUNBOOKS)
         housekept(airflow)
-        again = runbooks.run(request("snapshot_job", job=job.name, snapshot="after-the-loss"), lambda steps: None)
+        again = runbooks.run(ask("snapshot_job", job=job.name, snapshot="after-the-loss"), lambda steps: None)
     assert again.state == "succeeded"
     assert (job.record().launch, job.status().holder) == (launch, before.holder)  # the job never noticed
     assert {done.id, again.id} <= set(shown("receipts", job.name).split())

@@ -12,7 +12,8 @@ from streamops.model import records
 from streamops.model.definitions import Keep, parse
 from streamops.model.errors import LockedError, RefusedError
 from streamops.model.owner import Owner
-from streamops.operations.operation import Operation, Request
+from streamops.operations.follow import request as ask
+from streamops.operations.operation import Operation
 from streamops.snapshots import marks
 from streamops.snapshots.marks import Check
 from streamops.store import documents, jobs, keys, locks
@@ -91,7 +92,7 @@ def test_a_stopped_job_and_a_fork_hold_what_they_need(shelf: Shelf) -> None:
 
 
 def test_what_an_operation_under_way_needs_stays(shelf: Shelf) -> None:
-    request = Request(runbook="deploy_job", job="fork", version="v1", from_snapshot=f"{JOB}/s1", fork=True)
+    request = ask("deploy_job", job="fork", version="v1", from_snapshot=f"{JOB}/s1", fork=True)
     moment = records.now()
     operation = Operation(id="op-1", request=request, owner=ADA, created=moment, updated=moment)
     documents.write(shelf.store, keys.operation("fork", "op-1"), operation)
@@ -115,7 +116,7 @@ def test_nothing_is_done_while_an_operation_holds_the_job(shelf: Shelf) -> None:
 
 def test_an_abandoned_operation_is_not_hidden_by_retention(shelf: Shelf) -> None:
     moment = records.now()
-    request = Request(runbook="snapshot_job", job=JOB, snapshot="s1")
+    request = ask("snapshot_job", job=JOB, snapshot="s1")
     operation = Operation(id="op-1", request=request, owner=ADA, created=moment, updated=moment)
     documents.write(shelf.store, keys.operation(JOB, "op-1"), operation)
     locks.acquire(shelf.store, JOB, "op-1", "snapshot_job", ADA, nobody, moment - timedelta(hours=1))

@@ -15,6 +15,7 @@ from streamops.cluster.supervised_nodes import SupervisedNodes
 from streamops.cluster.view import View, view
 from streamops.model.errors import RefusedError
 from streamops.operations.cluster_checks import should_run
+from streamops.operations.facts import ClusterChecked, Jobs, JobsCaughtUp, Members
 from streamops.settings import Settings
 from streamops.store import jobs
 from streamops.store.object_store import ObjectStore
@@ -49,7 +50,7 @@ def shutdown(
 ) -> None:
     """Save the state of every job, then stop workers and master; 'cluster restart' brings the jobs back."""
     done = verbs.run(json, "shutdown_cluster", snapshot=snapshot, library=library)
-    stopped = done.facts("record_set").get("jobs", [])
+    stopped = done.reported("record_set", Jobs).jobs
     verbs.say(json, done, f"The cluster is stopped; a restart brings back {', '.join(stopped) or 'no job'}.")
 
 
@@ -72,10 +73,10 @@ def restart(
         "healthy_timeout_s": timeout,
     }
     done = verbs.run(json, "restart_cluster", **values)
-    for job, told in done.facts("caught_up").get("jobs", {}).items():
+    for job, told in done.reported("caught_up", JobsCaughtUp).jobs.items():
         if not json:
-            console.say(f"{job}: caught up with {told['events']:,} events in {told['seconds']} s")
-    missing = done.facts("members").get("missing", [])
+            console.say(f"{job}: caught up with {told.events:,} events in {told.seconds} s")
+    missing = done.reported("members", Members).missing
     verbs.say(json, done, f"The cluster runs{f', without {chr(44).join(missing)}' if missing else ''}.")
 
 
@@ -102,7 +103,7 @@ def scale(
         nodes=list(node) if node else None,
         healthy_timeout_s=timeout,
     )
-    verbs.say(json, done, f"The cluster has {done.facts('check').get('size')} members.")
+    verbs.say(json, done, f"The cluster has {done.reported('check', ClusterChecked).size} members.")
 
 
 def look(settings: Settings, store: ObjectStore) -> View:

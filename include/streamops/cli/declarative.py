@@ -15,6 +15,7 @@ from streamops.cluster import nodes
 from streamops.cluster import record as cluster_record
 from streamops.model.errors import NotFoundError, RefusedError
 from streamops.model.records import Deployment
+from streamops.operations.facts import Checked
 from streamops.settings import Settings
 from streamops.store import documents, jobs, keys
 from streamops.store.object_store import ObjectStore
@@ -66,11 +67,11 @@ def delete(
     for name in names:
         done = verbs.run(False, "delete_job", job=name)
         kinds = {key.removesuffix("_objects"): count for key, count in done.facts("remove").items()}
-        told = done.facts("check")
+        told = done.reported("check", Checked)
         console.say(f"{name} is deleted: {', '.join(f'{count:,} objects of {kind}' for kind, count in kinds.items())}.")
-        for kind in ("versions", "snapshots"):
-            if told.get(kind):
-                console.say(f"  {kind}: {', '.join(told[kind])}")
+        for kind, gone in (("versions", told.versions), ("snapshots", told.snapshots)):
+            if gone:
+                console.say(f"  {kind}: {', '.join(gone)}")
 
 
 def shown(action: Action) -> str:

@@ -11,7 +11,7 @@ from streamops.clients.airflow import Airflow
 from streamops.clients.dashboard import Dashboard
 from streamops.clients.kafka import Ledger
 from streamops.model.errors import NotFoundError, StreamOpsError
-from streamops.operations.operation import RUNBOOKS
+from streamops.operations.runbooks import RUNBOOKS
 from streamops.settings import Settings
 from streamops.store import keys
 from streamops.store.object_store import ObjectStore

@@ -12,6 +12,7 @@ from streamops.clients.airflow import Airflow
 from streamops.model.errors import NotFoundError, UnreachableError
 from streamops.model.names import CLUSTER, checked, label
 from streamops.model.owner import Owner
+from streamops.operations import runbooks
 from streamops.operations.follow import view
 from streamops.operations.operation import Operation
 from streamops.settings import Settings
@@ -46,7 +47,7 @@ def list_(
         "JOB": lambda item: label(item.job),
         "RUNBOOK": lambda item: item.request.runbook,
         "STATE": lambda item: item.state,
-        "STEP": lambda item: item.at() if item.state != "succeeded" else "-",
+        "STEP": lambda item: runbooks.of(item).at(item) if item.state != "succeeded" else "-",
         "BY": lambda item: item.owner.user or "-",
         "ID": lambda item: item.id,
     }
@@ -66,8 +67,8 @@ def show(operation_id: Id, json: console.Json = False) -> None:
     console.say(f"asked for: {', '.join(f'{key}={value}' for key, value in asked.items())}")
     console.say(f"owner:     {operation.owner.label()}")
     console.say(f"since:     {console.when(operation.created)}, last change {console.when(operation.updated)}")
-    if operation.state != "succeeded" and operation.at():
-        console.say(f"step:      {operation.at()}")
+    if operation.state != "succeeded" and (at := runbooks.of(operation).at(operation)):
+        console.say(f"step:      {at}")
     if operation.reason:
         console.say(f"reason:    {operation.reason}")
     rows = console.table("STEP", "STATE", "TOOK", "WHAT", right=("TOOK",))

@@ -13,8 +13,10 @@ from streamops.cli.progress import Progress
 from streamops.clients.airflow import Airflow
 from streamops.model.errors import RefusedError
 from streamops.model.owner import Owner
+from streamops.operations import runbooks
+from streamops.operations.facts import Checked
 from streamops.operations.follow import Runbooks, request
-from streamops.operations.operation import Operation, Request, plan
+from streamops.operations.operation import Operation, Request
 from streamops.store.object_store import ObjectStore
 
 Job = Annotated[str, typer.Argument(metavar="JOB", help="The job.")]
@@ -167,8 +169,8 @@ def _go_back(
         preview(json, request(runbook, job=job, **values))
         return
     done = run(json, runbook, without_airflow=without_airflow, job=job, **values)
-    facts = done.facts("check")
-    say(json, done, f"{job} {facts['to']} is running from snapshot {facts['snapshot']}.")
+    told = done.reported("check", Checked)
+    say(json, done, f"{job} {told.after} is running from snapshot {told.snapshot}.")
 
 
 def start(job: Job, timeout: Timeout = None, without_airflow: Here = False, json: console.Json = False) -> None:
@@ -215,7 +217,7 @@ def preview(json: bool, asked: Request) -> None:
     settings, said = console.settings(), list[str]()
     ports = local_ports(settings, operations.Owners(settings))
     facts = Engine(ports, said.append).preview(asked, Owner(kind="cli", user=getpass.getuser()))
-    steps = [{"step": step.name, "task": step.task, "title": step.title} for step in plan(asked.runbook)]
+    steps = [{"step": step.name, "task": step.task, "title": step.title} for step in runbooks.of(asked).steps]
     if json:
         console.show_json({"request": asked, "plan": steps, "check": facts})
         return

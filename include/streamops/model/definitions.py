@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import yaml
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema, model_validator
 
+from streamops.model import names
 from streamops.model.errors import DefinitionError, NameRefusedError
 from streamops.model.names import checked, library, reference
 
@@ -47,14 +48,24 @@ def _checked(rule: Callable[[object], str]) -> AfterValidator:
     return AfterValidator(check)
 
 
-JobName = Annotated[str, _checked(partial(checked, "job"))]
-VersionName = Annotated[str, _checked(partial(checked, "version"))]
-StageName = Annotated[str, _checked(partial(checked, "stage"))]
-SnapshotName = Annotated[str, _checked(partial(checked, "snapshot"))]
-SnapshotReference = Annotated[str, _checked(reference)]  # NAME, or JOB/NAME for another job's
-LibraryName = Annotated[str, _checked(partial(checked, "library"))]
-LibraryReference = Annotated[str, _checked(library)]  # LIBRARY/VERSION
-SourceName = Annotated[str, _checked(partial(checked, "source"))]
+def _like(pattern: str) -> WithJsonSchema:
+    """For forms, which search for a pattern where the rule for names matches whole ones."""
+    return WithJsonSchema({"type": "string", "pattern": f"^(?:{pattern})$"})
+
+
+JobName = Annotated[str, _checked(partial(checked, "job")), _like(names.JOB.pattern)]
+VersionName = Annotated[str, _checked(partial(checked, "version")), _like(names.VERSION.pattern)]
+StageName = Annotated[str, _checked(partial(checked, "stage")), _like(names.STAGE.pattern)]
+SnapshotName = Annotated[str, _checked(partial(checked, "snapshot")), _like(names.SNAPSHOT.pattern)]
+NodeName = Annotated[str, Field(pattern=f"^(?:{names.NODE.pattern})$")]
+SnapshotReference = Annotated[  # NAME, or JOB/NAME for another job's
+    str, _checked(reference), _like(f"({names.JOB.pattern}/)?{names.SNAPSHOT.pattern}")
+]
+LibraryName = Annotated[str, _checked(partial(checked, "library")), _like(names.LIBRARY.pattern)]
+LibraryReference = Annotated[  # LIBRARY/VERSION
+    str, _checked(library), _like(f"{names.LIBRARY.pattern}/{names.VERSION.pattern}")
+]
+SourceName = Annotated[str, _checked(partial(checked, "source")), _like(names.STAGE.pattern)]
 Memory = Annotated[str, Field(pattern=r"^[1-9][0-9]{0,4}[mg]$", description="megabytes or gigabytes, like 800m or 1g")]
 Duration = Annotated[str, Field(pattern=r"^[0-9]+ (millisecond|second|minute|hour|day)s?$")]
 Param = str | int | float | bool

@@ -81,8 +81,17 @@ class Keyring:
         if key is None:
             accepted = ", ".join(name for name, _ in self.keys) or "none"
             return f"is signed with a key that is not accepted here (accepted: {accepted})"
+        return "has a wrong signature: it was altered" if self.refutes(fields) else ""
+
+    def refutes(self, fields: Mapping[str, Any]) -> bool:
+        """Whether one of the keys here says that the fields are not what was signed with it."""
+        method, _, rest = str(fields.get(FIELD)).partition(":")
+        name, _, digest = rest.partition(":")
+        key = dict(self.keys).get(name)
+        if method != _METHOD or not digest.isascii() or key is None:
+            return False
         # In constant time: how long the comparison takes tells nothing about the right digest.
-        return "" if hmac.compare_digest(_digest(key, fields), digest) else "has a wrong signature: it was altered"
+        return not hmac.compare_digest(_digest(key, fields), digest)
 
     def key_of(self, signature: str | None) -> str:
         """The id of the key that a signature names; empty for none."""

@@ -5,24 +5,26 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
 from streamops.model.errors import UnhealthyError
 from streamops.model.names import label
 from streamops.model.records import JobRecord, Offsets
+from streamops.operations.facts import Checked, Reserved
 from streamops.operations.health import Health
-from streamops.operations.operation import Operation, Request
+from streamops.operations.operation import F, Operation, Request
 from streamops.operations.ports import Ports
+from streamops.operations.requests import NewVersion
 from streamops.snapshots import Origin
 from streamops.store import jobs
 from streamops.versions import artifacts
 from streamops.versions.artifacts import ArtifactManifest
 
-Facts = dict[str, Any]
+R = TypeVar("R", bound=Request)
 
 
 @dataclass(frozen=True)
-class Work:
+class StepContext:
     """One step at work: the operation as recorded, and how to act and speak."""
 
     ports: Ports
@@ -34,9 +36,19 @@ class Work:
     def job(self) -> str:
         return self.operation.job
 
-    @property
-    def request(self) -> Request:
+    def asked(self, kind: type[R]) -> R:
+        """The request, as the model that it is."""
+        assert isinstance(self.operation.request, kind), self.operation.request
         return self.operation.request
+
+    def reported(self, step: str, kind: type[F]) -> F:
+        """What an earlier step reported; the defaults before it ended."""
+        return self.operation.reported(step, kind)
+
+    @property
+    def checked(self) -> Checked:
+        """What the check of an operation on a job reported."""
+        return self.reported("check", Checked)
 
     @property
     def before(self) -> JobRecord:
@@ -54,21 +66,17 @@ class Work:
         return self.before.last_deployment + 1
 
     @property
-    def unchanged(self) -> bool:
-        return bool(self.operation.facts("check").get("unchanged"))
-
-    @property
     def cold(self) -> bool:
         """An upgrade that submits only after the stop."""
-        return bool(self.operation.facts("reserve").get("cold"))
+        return self.reported("reserve", Reserved).cold
 
     def empty(self, version: ArtifactManifest) -> frozenset[str]:
-        """Stages whose earlier state is not continued, as the check found and somebody accepted.
+        """Stages whose earlier state is not continued, as the check found and an operator accepted.
 
         Only in the version that was asked for: what is taken back gets all of its state back.
         """
-        found = self.operation.facts("check").get("empty", ())
-        return frozenset(found if version.version == self.request.version else ())
+        asked = isinstance(self.operation.request, NewVersion) and self.operation.request.version == version.version
+        return frozenset(self.checked.empty if asked else ())
 
     def origin(self) -> Origin:
         owner = self.operation.owner
@@ -77,7 +85,7 @@ class Work:
 
     def version(self, version: str | None = None) -> ArtifactManifest:
         """A published version; by default the one that the operation starts."""
-        name = version or self.request.version or self.operation.facts("check").get("to")
+        name = version or getattr(self.operation.request, "version", None) or self.checked.after
         if name is None:
             name = jobs.deployment(self.ports.store, self.job, self.before.deployment).version
         return artifacts.load_manifest(self.ports.store, self.job, name)

@@ -21,11 +21,10 @@ from streamops.model.errors import (
 from streamops.model.names import CLUSTER, label
 from streamops.model.owner import Owner
 from streamops.model.records import FINAL, now
-from streamops.operations import bodies, cluster_jobs, receipts, settling, steps
-from streamops.operations.context import Work
-from streamops.operations.operation import OVER, Operation, Request, StepRecord, plan
+from streamops.operations import cluster_jobs, receipts, runbooks, settling
+from streamops.operations.context import StepContext
+from streamops.operations.operation import OVER, Operation, Request, StepRecord
 from streamops.operations.ports import Ports
-from streamops.spark.submission import Submission
 from streamops.store import documents, jobs, keys, locks
 from streamops.store.object_store import ObjectStore
 
@@ -98,8 +97,7 @@ class Engine:
         """
         moment, before = now(), jobs.record(self.store, request.job)
         operation = Operation(id="preview", request=request, owner=owner, created=moment, updated=moment, before=before)
-        first = plan(request.runbook)[0].name
-        return bodies.body(request.runbook, first)(self._work(operation))
+        return runbooks.of(request).steps[0].act(self._context(operation)).recorded()
 
     def find(self, job: str, operation_id: str) -> Operation | None:
         """The operation as recorded, or None: it never began."""
@@ -118,10 +116,11 @@ class Engine:
             StreamOpsError: what a step ran into; the step can be tried again.
         """
         operation = self._read(job, operation_id)
-        mine = [step for step in plan(operation.request.runbook) if step.task == task]
+        runbook = runbooks.of(operation)
+        mine = [step for step in runbook.steps if step.task == task]
         if not mine:
-            raise NotFoundError(f"Runbook {operation.request.runbook} has no task {task!r}.")
-        for step in plan(operation.request.runbook):
+            raise NotFoundError(f"Runbook {runbook.name} has no task {task!r}.")
+        for step in runbook.steps:
             if step in mine:
                 break
             if not operation.done(step.name):
@@ -145,23 +144,13 @@ class Engine:
             raise RefusedError(
                 f"Operation {operation_id} is {operation.state} ({operation.reason}); nothing is awaited."
             )
-        looks = bodies.looks(operation.request.runbook)
-        if step not in looks:
+        look = runbooks.of(operation).step(step).look
+        if look is None:
             raise NotFoundError(f"Step {step!r} waits for nothing.")
-        found = looks[step](self._work(operation))
+        found = look(self._context(operation))
         if found.failed is not None:
             raise UnhealthyError(f"{step} of {label(job)} cannot succeed: {found.failed}")
         return found.done, found.why
-
-    def submission(self, job: str, operation_id: str) -> Submission | None:
-        """What the submit step puts on the cluster; None when there is nothing to submit in that step."""
-        work = self._work(self._read(job, operation_id))
-        return None if work.unchanged or work.cold else steps.started_submission(work)
-
-    def record_submitted(self, job: str, operation_id: str, driver_id: str) -> None:
-        """Note that somebody else has submitted what ``submission`` gave."""
-        self._record(job, operation_id, "submit", started=True)
-        self._record(job, operation_id, "submit", facts={"driver": driver_id, "launch": operation_id})
 
     def fail(self, job: str, operation_id: str, reason: str) -> None:
         """Record that the operation failed. An operation that is over stays as it is."""
@@ -171,28 +160,28 @@ class Engine:
         operation = self._change(job, operation_id, {"state": "failed", "reason": reason})
         self._tell_truth(operation)
         settling.settle(self.ports, operation, "failed", self.say)
-        self.say(f"Operation {operation_id} failed at {operation.at() or 'its end'}: {reason}")
+        self.say(f"Operation {operation_id} failed at {runbooks.of(operation).at(operation) or 'its end'}: {reason}")
 
     def undo(self, job: str, operation_id: str) -> str:
         """Take a failed operation back, step by recorded step; says what was done."""
         operation = self._read(job, operation_id)
         if operation.state in OVER:
             return f"Operation {operation_id} is {operation.state}; there is nothing to take back."
-        said, names = bodies.route(operation)
-        for name in names:
+        back = runbooks.of(operation).way_back(operation)
+        for name in back.steps:
             self._run_undo(job, operation_id, name)
-        if names:
+        if back.steps:
             operation = self._change(job, operation_id, {"state": "undone"})
             for line in receipts.lines(settling.settle(self.ports, operation, "undone", self.say)):
                 self.say(line)
-        self.say(f"Operation {operation_id}: {said}")
-        return f"{said[0].upper()}{said[1:]}."
+        self.say(f"Operation {operation_id}: {back.outcome}")
+        return f"{back.outcome[0].upper()}{back.outcome[1:]}."
 
     def release(self, job: str, operation_id: str) -> None:
         """Give the job's operation lock back."""
         operation = self.find(job, operation_id) if job == CLUSTER else None
         if operation is not None:
-            cluster_jobs.release(self._work(operation))
+            cluster_jobs.release(self._context(operation))
         if locks.release(self.store, job, operation_id):
             self.say(f"The operation lock of {label(job)} is free")
 
@@ -240,7 +229,7 @@ class Engine:
         with self._renewing(job, operation_id):
             try:
                 operation = self._read(job, operation_id)
-                for step in plan(operation.request.runbook):
+                for step in runbooks.of(operation).steps:
                     self._run_step(job, operation_id, step.name)
             except StreamOpsError as error:
                 self.fail(job, operation_id, str(error))
@@ -279,15 +268,17 @@ class Engine:
         operation = self.find(job, operation_id)
         if operation is None or operation.state in OVER:
             return
-        self.say(f"Operation {operation_id} was abandoned at {operation.at()}: it is taken back first")
+        self.say(
+            f"Operation {operation_id} was abandoned at {runbooks.of(operation).at(operation)}: it is taken back first"
+        )
         self.fail(job, operation_id, "abandoned by its owner")
-        said, names = bodies.route(operation)
-        for name in names:
+        back = runbooks.of(operation).way_back(operation)
+        for name in back.steps:
             self._run_undo(job, operation_id, name, locked=False)
-        self._change(job, operation_id, {"state": "undone" if names else "aborted"})
+        self._change(job, operation_id, {"state": "undone" if back.steps else "aborted"})
         if job == CLUSTER:
-            cluster_jobs.release(self._work(operation))
-        self.say(f"Operation {operation_id}: {said}")
+            cluster_jobs.release(self._context(operation))
+        self.say(f"Operation {operation_id}: {back.outcome}")
 
     # --- steps
 
@@ -298,7 +289,7 @@ class Engine:
         self._open(operation)
         operation = self._record(job, operation_id, name, started=True)
         self.at_point(name, "before")
-        facts = bodies.body(operation.request.runbook, name)(self._work(operation))
+        facts = runbooks.of(operation).step(name).act(self._context(operation)).recorded()
         self.at_point(name, "after")
         operation = self._record(job, operation_id, name, facts=facts)
         seconds = operation.steps[name].seconds or 0.0
@@ -313,7 +304,7 @@ class Engine:
             locks.renew(self.store, job, operation_id, now())
         operation = self._record(job, operation_id, name, started=True, which="undo")
         self.at_point(f"undo:{name}", "before")
-        facts = bodies.undo_body(operation.request.runbook, name)(self._work(operation))
+        facts = runbooks.of(operation).undo[name](self._context(operation)).recorded()
         self.at_point(f"undo:{name}", "after")
         operation = self._record(job, operation_id, name, facts=facts, which="undo")
         self.say(f"Undo step {name} of {operation_id} done in {operation.undo[name].seconds or 0.0:.2f} s")
@@ -351,7 +342,8 @@ class Engine:
                 assert old is not None
                 record = old.model_copy(update={"finished": now(), "facts": facts or {}})
             changed = operation.with_step(name, record, undo=which == "undo")
-            return changed.model_copy(update={"state": "succeeded"}) if name == "finish" and not started else changed
+            last = which == "steps" and name == runbooks.of(operation).steps[-1].name
+            return changed.model_copy(update={"state": "succeeded"}) if last and not started else changed
 
         return self._rewrite(job, operation_id, change)
 
@@ -370,12 +362,12 @@ class Engine:
         found = documents.read(self.store, keys.operation(job, operation_id), Operation)
         return _known(found.value if found else None, job, operation_id)
 
-    def _work(self, operation: Operation) -> Work:
-        return Work(self.ports, operation, self.say)
+    def _context(self, operation: Operation) -> StepContext:
+        return StepContext(self.ports, operation, self.say)
 
     def _tell_truth(self, operation: Operation) -> None:
         """A job whose new driver ended for good is not running, whatever was wished for."""
-        if operation.request.runbook not in ("deploy_job", "start_job"):
+        if not runbooks.of(operation).starts:
             return
         found = jobs.status(self.store, operation.job, operation.id)
         record = jobs.record(self.store, operation.job)
@@ -386,7 +378,7 @@ class Engine:
         def renew() -> None:
             locks.renew(self.store, job, operation_id, now())
             if job == CLUSTER:
-                cluster_jobs.renew(self._work(self._read(job, operation_id)))
+                cluster_jobs.renew(self._context(self._read(job, operation_id)))
 
         return _Renewer(renew)
 

@@ -14,10 +14,12 @@ from streamops.clients.airflow import Airflow, Run
 from streamops.model import records
 from streamops.model.errors import LockedError, NotFoundError, RefusedError, StreamOpsError, UnreachableError
 from streamops.model.names import CLUSTER
-from streamops.operations.operation import Operation, Request, plan
+from streamops.operations import runbooks
+from streamops.operations.operation import Operation, Request
 from streamops.store import documents, keys
 from streamops.store.object_store import ObjectStore
 
+HELD = "held_by_another_operation"  # under which the first task tells, of a run that it skips, which
 POLL_S = 1.0
 PATIENCE_S = 60.0  # Airflow may be restarted while it is followed; the runbook goes on without being watched
 
@@ -46,23 +48,26 @@ def request(runbook: str, **values: Any) -> Request:
     """
     given = {key: value for key, value in values.items() if value is not None}
     try:
-        return Request.model_validate({"runbook": runbook, **given})
+        return runbooks.find(runbook).request.model_validate({"runbook": runbook, **given})
     except ValidationError as error:
-        told = [
-            f"{'.'.join(map(str, item['loc'])) or runbook}: {item['msg'].removeprefix('Value error, ').rstrip('.')}"
-            for item in error.errors()
-        ]
+        told = [f"{'.'.join(map(str, item['loc'])) or runbook}: {_wrong(runbook, item)}" for item in error.errors()]
         raise RefusedError(f"The request is refused: {'; '.join(told)}. Nothing was touched.") from None
+
+
+def _wrong(runbook: str, item: Any) -> str:
+    if item["type"] == "extra_forbidden":
+        return f"{runbook} has no such field"
+    return str(item["msg"]).removeprefix("Value error, ").rstrip(".")
 
 
 def view(runbook: str, operation: Operation | None, now: datetime) -> tuple[StepView, ...]:
     """The plan with what has been done of it; steps of taking it back come last."""
     if operation is None:
-        return tuple(StepView(step.name, step.title, "waiting") for step in plan(runbook))
+        return tuple(StepView(step.name, step.title, "waiting") for step in runbooks.find(runbook).steps)
     failed = operation.state not in ("running", "succeeded")
     when, until = spans(operation), operation.updated if failed else now
     shown = []
-    for step in plan(runbook):
+    for step in runbooks.find(runbook).steps:
         if step.name not in when:
             shown.append(StepView(step.name, step.title, "waiting"))
             continue
@@ -85,7 +90,7 @@ def spans(operation: Operation) -> dict[str, tuple[datetime, datetime | None]]:
     """
     found: dict[str, tuple[datetime, datetime | None]] = {}
     before: datetime | None = None
-    for step in plan(operation.request.runbook):
+    for step in runbooks.of(operation).steps:
         record = operation.steps.get(step.name)
         if record is None and not (step.waits and before and operation.state != "succeeded"):
             break
@@ -198,9 +203,8 @@ class Runbooks:
         where = f"See {self.airflow.page(run)}"
         for task in tasks:
             if task.task_id == "check" and task.state == "skipped":
-                lines = self.airflow.log(run.dag_id, run.run_id, task.task_id, task.tries)
-                why = next((line for line in reversed(lines) if "Nothing was done" in line), "")
-                return LockedError(why or f"Nothing was done: another operation is at work. {where}.")
+                why = self.airflow.xcom(run.dag_id, run.run_id, task.task_id, HELD)
+                return LockedError(f"Nothing was done. {why or 'Another operation is at work.'}")
         for task in tasks:
             if task.state == "failed" and task.task_id != "outcome":
                 why = self.airflow.error(run.dag_id, run.run_id, task.task_id, task.tries)

@@ -6,7 +6,8 @@ stopped; and the deployment that runs keeps its own checkpoint, from which it go
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from streamops import snapshots
@@ -14,79 +15,61 @@ from streamops.model.definitions import Definition
 from streamops.model.errors import CheckpointError, NotFoundError, RefusedError, UnhealthyError
 from streamops.model.manifest import Manifest
 from streamops.model.records import FINAL, Deployment, DriverStatus, Offsets, now
-from streamops.operations import checks, cost, steps
-from streamops.operations.checks import Case
-from streamops.operations.context import Facts, Work
+from streamops.operations import checks, cost, steps, undo
+from streamops.operations.context import StepContext
 from streamops.operations.cost import Cost
+from streamops.operations.facts import CaughtUp, Checked, Recounted, Reserved, Stopped
 from streamops.operations.health import Health
+from streamops.operations.operation import Operation
+from streamops.operations.requests import GoingBack
+from streamops.operations.runbook import Act, Runbook, Step, WayBack
 from streamops.spark import checkpoints
 from streamops.store import jobs, keys
 from streamops.versions import archives, artifacts
 
 
-def check(work: Work) -> Facts:
+def check(context: StepContext, manifest: Manifest) -> Checked:
     """Refuse what cannot work, and say what it costs, before anything is touched.
+
+    Args:
+        manifest: the snapshot to go back to.
 
     Raises:
         RefusedError, NotFoundError, SnapshotRefusedError: what is wrong and what to do instead.
     """
-    case = Case(work.ports, work.operation, work.operation.before)
-    record, store = case.existing(), work.ports.store
-    present = jobs.deployment(store, work.job, record.deployment)
-    manifest = target(work, present)
-    version = artifacts.load_manifest(store, work.job, manifest.version)
-    taken_from = jobs.deployment(store, work.job, manifest.deployment)
-    _same_bytes(work, manifest, version)
+    record, store = checks.existing(context), context.ports.store
+    present = jobs.deployment(store, context.job, record.deployment)
+    version = artifacts.load_manifest(store, context.job, manifest.version)
+    taken_from = jobs.deployment(store, context.job, manifest.deployment)
+    _same_bytes(context, manifest, version)
     topics = jobs.topics(version.definition, taken_from.topics)
-    checks.reachable(work.ports, version.definition, topics)
+    checks.reachable(context.ports, version.definition, topics)
     snapshots.require_usable(
-        manifest, work.job, fork=False, topics=topics, beginning=work.ports.ledger.beginning_offsets
+        manifest, context.job, fork=False, topics=topics, beginning=context.ports.ledger.beginning_offsets
     )
-    snapshots.require_space(manifest.size, work.ports.free_bytes())
+    snapshots.require_space(manifest.size, context.ports.free_bytes())
     snapshots.verify(store, manifest)
-    found = price(work, manifest, record.deployment, record.launch)
+    found = price(context, manifest, record.deployment, record.launch)
     for line in cost.lines(found):
-        work.say(line)
-    status = jobs.status(store, work.job, record.launch) if record.launch else None
-    return {
-        "from": present.version,
-        "to": manifest.version,
-        "snapshot": manifest.name,
-        "events_again": sum(found.again.values()),
-        "running": record.desired == "running" and status is not None and status.state not in FINAL,
-        "stands": found.stands,
-        "cost": found.model_dump(mode="json", exclude={"stands"}),
-    }
+        context.say(line)
+    status = jobs.status(store, context.job, record.launch) if record.launch else None
+    return Checked(
+        before=present.version,
+        after=manifest.version,
+        snapshot=manifest.name,
+        events_again=sum(found.again.values()),
+        running=record.desired == "running" and status is not None and status.state not in FINAL,
+        stands=found.stands,
+        cost=found.model_copy(update={"stands": {}}),
+    )
 
 
-def target(work: Work, present: Deployment) -> Manifest:
-    """The snapshot to go back to.
-
-    Raises:
-        RefusedError: it is of the wrong version for this runbook, or there is nothing to go back to.
-        NotFoundError: there is no such snapshot.
-    """
-    store, name = work.ports.store, work.request.snapshot
-    manifest = snapshots.load(store, work.job, name) if name else previous(work, present)
-    if work.request.runbook == "restore_job" and manifest.version != present.version:
-        raise RefusedError(
-            f"Snapshot {manifest.name} is of {manifest.version}, and {work.job} is {present.version}: restore_job "
-            f"keeps the version. To go back to {manifest.version}, use rollback_job with this snapshot."
-        )
-    if work.request.runbook == "rollback_job" and manifest.version == present.version:
-        raise RefusedError(
-            f"Snapshot {manifest.name} is of {manifest.version}, which {work.job} is already; to continue the same "
-            "version from it, use restore_job."
-        )
-    return manifest
-
-
-def previous(work: Work, present: Deployment) -> Manifest:
+def previous(context: StepContext, present: Deployment) -> Manifest:
     """The snapshot from which the present version took over from the one before.
 
     Deployments of the same version in between (after a restore, or an upgrade that was taken back) are walked over.
     """
-    store, at = work.ports.store, present
+    store, at = context.ports.store, present
     seen: set[int] = set()
     while at.from_snapshot and at.number not in seen:
         seen.add(at.number)
@@ -94,63 +77,65 @@ def previous(work: Work, present: Deployment) -> Manifest:
         found = snapshots.find(store, job, name)
         if found is None:
             raise NotFoundError(
-                f"Deployment {at.number} of {work.job} began from snapshot {name}, which is gone; "
-                f"choose another: {_others(work, present)}."
+                f"Deployment {at.number} of {context.job} began from snapshot {name}, which is gone; "
+                f"choose another: {others(context, present)}."
             )
-        if found.job != work.job:
+        if found.job != context.job:
             break
         if found.version != present.version:
             return found
-        at = jobs.deployment(store, work.job, found.deployment)
+        at = jobs.deployment(store, context.job, found.deployment)
     raise RefusedError(
-        f"No version of {work.job} ran before {present.version} and handed its state on, so there is none to go back "
-        f"to; choose a snapshot: {_others(work, present)}."
+        f"No version of {context.job} ran before {present.version} and handed its state on, so there is none to go "
+        f"back to; choose a snapshot: {others(context, present)}."
     )
 
 
-def _others(work: Work, present: Deployment) -> str:
-    found = [item for item in snapshots.list(work.ports.store, work.job) if item.version != present.version]
+def others(context: StepContext, present: Deployment) -> str:
+    found = [item for item in snapshots.list(context.ports.store, context.job) if item.version != present.version]
     return ", ".join(f"{item.name} ({item.version})" for item in found[-5:]) or "there is none of another version"
 
 
-def _same_bytes(work: Work, manifest: Manifest, version: artifacts.ArtifactManifest) -> None:
+def _same_bytes(context: StepContext, manifest: Manifest, version: artifacts.ArtifactManifest) -> None:
     """What ran when the snapshot was taken is what will run: the published hashes, and the bytes behind them."""
     told = (manifest.artifact_sha256, manifest.runtime_sha256)
     same = (version.artifact_sha256, version.runtime_sha256) == told
     for key, sha256 in zip((keys.artifact(manifest.job, manifest.version), keys.runtime(told[1])), told, strict=True):
         try:
-            same = same and archives.sha256(work.ports.store.get(key).body) == sha256
+            same = same and archives.sha256(context.ports.store.get(key).body) == sha256
         except NotFoundError:
             same = False
         if not same:
             raise RefusedError(
-                f"{key} is gone, or is not what ran when snapshot {manifest.name} of {work.job} {manifest.version} was "
-                f"taken (sha256 {sha256[:12]}); bring it back, or choose another snapshot."
+                f"{key} is gone, or is not what ran when snapshot {manifest.name} of {context.job} "
+                f"{manifest.version} was taken (sha256 {sha256[:12]}); bring it back, or choose another snapshot."
             )
 
 
-def price(work: Work, manifest: Manifest, deployment: int, launch: str | None) -> Cost:
+def price(context: StepContext, manifest: Manifest, deployment: int, launch: str | None) -> Cost:
     """What it costs to continue from a snapshot instead of from where a deployment of the job stands."""
-    store = work.ports.store
-    version = artifacts.load_manifest(store, work.job, manifest.version).definition
-    present = artifacts.load_manifest(store, work.job, jobs.deployment(store, work.job, deployment).version).definition
-    topics = jobs.topics(version, jobs.deployment(store, work.job, manifest.deployment).topics)
-    status = jobs.status(store, work.job, launch) if launch else None
-    stands, exact = positions(work, deployment, present, status)
-    ends = {source: dict(work.ports.ledger.end_offsets(topic)) for source, topic in topics.items()}
+    store = context.ports.store
+    version = artifacts.load_manifest(store, context.job, manifest.version).definition
+    present = artifacts.load_manifest(
+        store, context.job, jobs.deployment(store, context.job, deployment).version
+    ).definition
+    topics = jobs.topics(version, jobs.deployment(store, context.job, manifest.deployment).topics)
+    status = jobs.status(store, context.job, launch) if launch else None
+    stands, exact = positions(context, deployment, present, status)
+    ends = {source: dict(context.ports.ledger.end_offsets(topic)) for source, topic in topics.items()}
     return cost.cost(manifest, version, present, stands, ends, exact=exact)
 
 
 def positions(
-    work: Work, deployment: int, definition: Definition, status: DriverStatus | None
+    context: StepContext, deployment: int, definition: Definition, status: DriverStatus | None
 ) -> tuple[dict[str, Offsets], bool]:
     """Where each stage stands, and whether that is exact.
 
     A checkpoint that lost an object still shows its offsets, mostly; else the driver's last word counts, which may be
     behind.
     """
-    store, exact = work.ports.store, True
-    prefix = checkpoints.current_epoch_prefix(store, work.job, deployment)
+    store, exact = context.ports.store, True
+    prefix = checkpoints.current_epoch_prefix(store, context.job, deployment)
     found: dict[str, Offsets] = {}
     for stage in definition.stages:
         try:
@@ -164,35 +149,39 @@ def positions(
     return found, exact
 
 
-def reserve(work: Work) -> Facts:
-    """Number the deployment and bring its state in place, while what runs goes on."""
-    store = work.ports.store
-    manifest = snapshots.load(store, work.job, work.operation.facts("check")["snapshot"])
-    old = jobs.deployment(store, work.job, manifest.deployment)
-    version = work.version()
-    running = bool(work.operation.facts("check")["running"])
-    cold = not running or steps.starts_cold(work, version)
-    facts = steps.install(work, version, manifest, work.number, work.launch, old.params, old.topics)
-    update = {"standby": None if cold else work.launch, "last_deployment": work.number}
-    jobs.change(store, work.job, {**update, "changed_by": work.operation.id})
-    return facts | {"cold": cold}
+def chosen(context: StepContext) -> Manifest:
+    """The snapshot that the check has chosen."""
+    return snapshots.load(context.ports.store, context.job, context.checked.snapshot or "")
 
 
-def await_stop(work: Work) -> Facts:
+def reserve(context: StepContext) -> Reserved:
+    """Number the deployment and bring its state in place, while what runs continues."""
+    store, manifest, version = context.ports.store, chosen(context), context.version()
+    old = jobs.deployment(store, context.job, manifest.deployment)
+    standby = context.asked(GoingBack).standby
+    cold = not context.checked.running or steps.starts_cold(context, version, standby=standby)
+    present = jobs.deployment(store, context.job, context.before.deployment)
+    settings = replace(steps.Settings.inherited(old, version.definition), logging=present.logging)
+    facts = steps.install(context, version, manifest, context.number, context.launch, settings)
+    update = {"standby": None if cold else context.launch, "last_deployment": context.number}
+    jobs.change(store, context.job, {**update, "changed_by": context.operation.id})
+    return facts.model_copy(update={"cold": cold})
+
+
+def await_stop(context: StepContext) -> Stopped:
     """Like every stop, but one that does not come is no obstacle: its state is not needed, and the lease fences it."""
     try:
-        return steps.await_stop(work)
+        return steps.await_stop(context)
     except UnhealthyError as error:
-        work.say(f"{error} It loses the lease, and cannot write from then on.")
-        return {"stopped": False, "why": str(error)}
+        context.say(f"{error} It loses the lease, and cannot write from then on.")
+        return Stopped(stopped=False, why=str(error))
 
 
-def goal(work: Work) -> dict[str, Offsets]:
+def goal(context: StepContext) -> dict[str, Offsets]:
     """Stage -> offsets that were committed before: up to there results are written again."""
-    stood: Mapping[str, Offsets] = work.operation.facts("check").get("stands", {})
-    stopped = work.operation.facts("await_stop").get("stages", {})
-    last = {stage: found["offsets"] for stage, found in stopped.items() if found.get("offsets")}
-    return {**stood, **last}
+    stopped = context.reported("await_stop", Stopped).stages
+    last = {stage: found.offsets for stage, found in stopped.items() if found.offsets}
+    return {**context.checked.stands, **last}
 
 
 def assess_catch_up(
@@ -215,53 +204,118 @@ def assess_catch_up(
     return Health(False, None, f"still to process again: {shown}")
 
 
-def look_catch_up(work: Work) -> Health:
+def look_catch_up(context: StepContext) -> Health:
     """One look at the reprocessing."""
-    healthy = work.operation.steps["healthy"].finished or now()
-    status = jobs.status(work.ports.store, work.job, work.launch)
-    wanted = {name: end for name, end in goal(work).items() if name in work.version().definition.stages}
-    return assess_catch_up(wanted, status, work.launch, healthy + timedelta(seconds=work.request.catch_up_s), now())
+    healthy = context.operation.steps["healthy"].finished or now()
+    status = jobs.status(context.ports.store, context.job, context.launch)
+    wanted = {name: end for name, end in goal(context).items() if name in context.version().definition.stages}
+    until = healthy + timedelta(seconds=context.asked(GoingBack).catch_up_s)
+    return assess_catch_up(wanted, status, context.launch, until, now())
 
 
-def catch_up(work: Work) -> Facts:
+def catch_up_limit_s(asked: GoingBack) -> int:
+    """How long the wait may take, in seconds: it ends by itself, and gets time to say so."""
+    return asked.healthy_timeout_s + asked.catch_up_s
+
+
+def catch_up(context: StepContext) -> CaughtUp:
     """Wait until the results that are written again have been; then say what going back did cost."""
-    found = work.wait(lambda: look_catch_up(work), work.request.limit_s("catch_up"), "Catching up")
-    status = jobs.status(work.ports.store, work.job, work.launch)
-    begun = snapshots.load(work.ports.store, work.job, work.operation.facts("check")["snapshot"])
+    found = context.wait(lambda: look_catch_up(context), catch_up_limit_s(context.asked(GoingBack)), "Catching up")
+    status = jobs.status(context.ports.store, context.job, context.launch)
+    begun = chosen(context)
     done = {
         name: cost.distance(cost.begins(begun, name), stage.offsets)
         for name, stage in (status.stages if status else {}).items()
         if name in begun.stages
     }
-    again = {name: min(count, done.get(name, 0)) for name, count in _final(work, begun).items()}
-    work.say(f"It cost: {sum(again.values()):,} events were processed again, from snapshot {begun.job}/{begun.name}")
-    return {"why": found.why, "events_again": sum(again.values()), "again": again}
+    again = {name: min(count, done.get(name, 0)) for name, count in _final(context, begun).items()}
+    context.say(f"It cost: {sum(again.values()):,} events were processed again, from snapshot {begun.job}/{begun.name}")
+    return CaughtUp(why=found.why, events_again=sum(again.values()), again=again)
 
 
-def _final(work: Work, begun: Manifest) -> dict[str, int]:
+def _final(context: StepContext, begun: Manifest) -> dict[str, int]:
     """Stage -> events between the snapshot and where the job stood when it stopped."""
-    wanted = goal(work)
+    wanted = goal(context)
     return {
         name: cost.distance(cost.begins(begun, name), wanted[name])
-        for name in work.version().definition.stages
+        for name in context.version().definition.stages
         if name in begun.stages and name in wanted
     }
 
 
-def recount(work: Work) -> Facts:
+def recount(context: StepContext) -> Recounted:
     """Compare everything that was written again, and the windows that were open at the snapshot."""
-    manifest = snapshots.load(work.ports.store, work.job, work.operation.facts("check")["snapshot"])
+    if not context.asked(GoingBack).recount:
+        return Recounted(reason="not asked for")
+    manifest = chosen(context)
     marks = [stage.watermark_ms for stage in manifest.stages.values()]
     # A stage without a watermark tells no time; the snapshot was taken after everything in it.
     known = [mark for mark in marks if mark is not None] or [int(manifest.created.timestamp() * 1000)]
-    return steps.recount_since(work, min(known), "the snapshot")
+    return steps.recount_since(context, min(known), "the snapshot")
 
 
-BODIES: dict[str, Callable[[Work], Facts]] = {
-    "check": check,
-    "reserve": reserve,
-    "await_stop": await_stop,
-    "catch_up": catch_up,
-    "recount": recount,
-}
-LOOKS: dict[str, Callable[[Work], Health]] = {"catch_up": look_catch_up}
+def way_back(operation: Operation) -> WayBack:
+    """The deployment that ran before still has its own checkpoint, whatever the operation did."""
+    if not operation.started("reserve"):
+        return WayBack()
+    if operation.done("healthy"):
+        return WayBack("the job runs from the snapshot, and continues")
+    if not operation.started("request_stop"):
+        return WayBack("what runs was never asked to stop; the new driver is dismissed", ("dismiss",))
+    if not operation.reported("check", Checked).running:
+        return WayBack("the job is left as it was found: nothing of it runs", ("dismiss", "leave"))
+    return WayBack("what ran before runs again, from its own checkpoint", ("dismiss", "take_back", "submit", "healthy"))
+
+
+def runbook(request: type[GoingBack], check: Act) -> Runbook:
+    """A rollback or a restore: they differ by which snapshots they accept."""
+    return Runbook(
+        request=request,
+        steps=(
+            Step("check", "check", "Check the snapshot and the ledger, and say what going back costs", check),
+            Step("reserve", "prepare", "Number the new deployment and copy the snapshot's state into it", reserve),
+            Step(
+                "submit",
+                "submit_driver",
+                "Submit the driver in standby, supervised by the master",
+                steps.submit,
+                submits=True,
+            ),
+            Step("standby", "wait_standby", "Wait until it is warm", steps.standby, look=steps.look_standby),
+            Step("request_stop", "switch", "Ask the present driver to stop at a batch boundary", steps.request_stop),
+            Step(
+                "await_stop",
+                "switch",
+                "Wait until it has stopped; one that does not answer loses the lease",
+                await_stop,
+            ),
+            Step("hand_over", "switch", "Give the lease to the new driver and let it run", steps.hand_over),
+            Step(
+                "healthy",
+                "wait_healthy",
+                "Wait until the driver holds the lease and every stage works",
+                steps.healthy,
+                look=steps.look_healthy,
+            ),
+            Step(
+                "catch_up",
+                "wait_caught_up",
+                "Wait until what is processed again has been processed",
+                catch_up,
+                look=look_catch_up,
+                within=catch_up_limit_s,
+            ),
+            Step("recount", "recount", "Recompute the results from the ledger and compare", recount),
+            Step("finish", "finish", "Write the receipt and close the operation", steps.finish),
+        ),
+        way_back=way_back,
+        undo={
+            "dismiss": undo.dismiss,
+            "take_back": lambda context: undo.take_back(context, context.before.deployment),
+            "leave": undo.leave,
+            "submit": lambda context: undo.submit(context, context.before.deployment),
+            "healthy": undo.healthy,
+        },
+        restoring="restore_old_version",
+        forward=lambda operation: operation.done("healthy"),
+    )

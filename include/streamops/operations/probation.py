@@ -12,8 +12,9 @@ from datetime import datetime
 from statistics import median
 
 from streamops.model.records import FINAL, DriverStatus, Offsets, State, now
-from streamops.operations.context import Facts, Work
+from streamops.operations.context import StepContext
 from streamops.operations.cost import distance
+from streamops.operations.facts import HandedOver
 from streamops.operations.health import Health, fails_repeatedly
 from streamops.spark import checkpoints
 from streamops.store import jobs, keys
@@ -128,26 +129,25 @@ def _failed(why: str) -> Health:
 # --- reading
 
 
-def look(work: Work) -> Health:
-    """One look at the new version."""
-    seconds = work.request.probation_s
+def look(context: StepContext, seconds: int) -> Health:
+    """One look at the new version, which is watched for so many seconds."""
     if not seconds:
         return Health(True, None, "no probation was asked for")
-    store, moment = work.ports.store, now()
-    since = work.operation.steps["healthy"].finished or moment
-    status, lease = jobs.status(store, work.job, work.launch), jobs.lease(store, work.job)
+    store, moment = context.ports.store, now()
+    since = context.operation.steps["healthy"].finished or moment
+    status, lease = jobs.status(store, context.job, context.launch), jobs.lease(store, context.job)
     if status is not None and status.state in FINAL:
         return _failed(status.reason or str(status.state))
     over = (moment - since).total_seconds() >= seconds
-    granted = int(work.operation.facts("hand_over")["epoch"])
-    holds = lease is not None and status is not None and (lease.launch, lease.holder) == (work.launch, status.holder)
+    granted = context.reported("hand_over", HandedOver).epoch
+    holds = lease is not None and status is not None and (lease.launch, lease.holder) == (context.launch, status.holder)
     obstacle = "its driver does not hold the lease"
     if holds and status is not None:
         obstacle = "" if status.state is State.RUNNING else f"its driver is {status.state} ({status.reason})"
     watched: dict[str, StageWatch] = {}
     if status is not None:
         read = _measure if over and not obstacle else _glance
-        watched = {name: read(work, name, status, since, moment) for name in status.stages}
+        watched = {name: read(context, name, status, since, moment) for name in status.stages}
     return judge(
         watched,
         relaunches=max(0, lease.epoch - granted) if lease is not None else 0,
@@ -158,16 +158,18 @@ def look(work: Work) -> Health:
     )
 
 
-def _glance(work: Work, stage: str, status: DriverStatus, since: datetime, moment: datetime) -> StageWatch:
+def _glance(context: StepContext, stage: str, status: DriverStatus, since: datetime, moment: datetime) -> StageWatch:
     return StageWatch(failures=status.stages[stage].failures)
 
 
-def _measure(work: Work, stage: str, status: DriverStatus, since: datetime, moment: datetime) -> StageWatch:
+def _measure(context: StepContext, stage: str, status: DriverStatus, since: datetime, moment: datetime) -> StageWatch:
     """Everything that can be known of a stage, from its commits and the ledger."""
     found = status.stages[stage]
-    topics = jobs.topics(work.version().definition, jobs.deployment(work.ports.store, work.job, work.number).topics)
+    topics = jobs.topics(
+        context.version().definition, jobs.deployment(context.ports.store, context.job, context.number).topics
+    )
     read = {source: topics[source] for source in found.offsets if source in topics}
-    ledger = work.ports.ledger
+    ledger = context.ports.ledger
 
     def there(ms: int) -> Offsets:
         return {source: dict(ledger.offsets_at(topic, ms)) for source, topic in read.items()}
@@ -175,10 +177,10 @@ def _measure(work: Work, stage: str, status: DriverStatus, since: datetime, mome
     ends: Offsets = {source: dict(ledger.end_offsets(topic)) for source, topic in read.items()}
     seconds = max((moment - since).total_seconds(), 1.0)
     rate = distance(there(int(since.timestamp() * 1000)), ends) / seconds
-    old = jobs.status(work.ports.store, work.job, work.before.launch) if work.before.launch else None
+    old = jobs.status(context.ports.store, context.job, context.before.launch) if context.before.launch else None
     return StageWatch(
         failures=found.failures,
-        samples=_samples(work, stage, since, there),
+        samples=_samples(context, stage, since, there),
         lag=distance(found.offsets, ends),
         rate=rate,
         batch_s=found.batch_ms / 1000,
@@ -187,15 +189,15 @@ def _measure(work: Work, stage: str, status: DriverStatus, since: datetime, mome
     )
 
 
-def _samples(work: Work, stage: str, since: datetime, there: Callable[[int], Offsets]) -> tuple[Sample, ...]:
+def _samples(context: StepContext, stage: str, since: datetime, there: Callable[[int], Offsets]) -> tuple[Sample, ...]:
     """Lag after commits that were made since, spread over the time."""
-    store, number = work.ports.store, work.number
-    epoch = checkpoints.current_epoch(store, work.job, number)
+    store, number = context.ports.store, context.number
+    epoch = checkpoints.current_epoch(store, context.job, number)
     if epoch is None:
         return ()
-    prefix = keys.stage(work.job, number, epoch, stage)
+    prefix = keys.stage(context.job, number, epoch, stage)
     times = checkpoints.commit_times(store, prefix)
-    brought = checkpoints.brought(store, work.job, number, epoch).get(stage, -1)
+    brought = checkpoints.brought(store, context.job, number, epoch).get(stage, -1)
     own = [batch for batch in sorted(times) if batch > brought and times[batch] >= since]
     step = max(1, -(-len(own) // _SAMPLES))
     samples = []
@@ -204,13 +206,3 @@ def _samples(work: Work, stage: str, since: datetime, there: Callable[[int], Off
         at = times[batch]
         samples.append(Sample(at, distance(offsets, there(int(at.timestamp() * 1000)))))
     return tuple(samples)
-
-
-def probation(work: Work) -> Facts:
-    """Watch until the time is over. Raises UnhealthyError, after which the old version comes back."""
-    found = work.wait(lambda: look(work), work.request.limit_s("probation"), "Probation")
-    return {"why": found.why}
-
-
-BODIES: dict[str, Callable[[Work], Facts]] = {"probation": probation}
-LOOKS: dict[str, Callable[[Work], Health]] = {"probation": look}

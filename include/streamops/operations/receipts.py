@@ -10,7 +10,8 @@ from pydantic import BaseModel, ConfigDict
 
 from streamops.model.names import label
 from streamops.model.records import Deployment, Offsets, now
-from streamops.operations.operation import LEAVE_RUNNING, Operation, plan
+from streamops.operations.facts import Checked, Dismissed, Exported, Kept, Stopped, Worked
+from streamops.operations.operation import Operation
 from streamops.store import documents, keys
 from streamops.store.object_store import ObjectStore
 
@@ -76,18 +77,15 @@ def receipt(operation: Operation, state: str, ran: Mapping[str, Deployment] | No
         ran: the deployments ``before`` and ``after``, as far as there are any.
     """
     moment = now()
-    steps = {
-        step.name: operation.steps[step.name]
-        for step in plan(operation.request.runbook)
-        if step.name in operation.steps
-    }
+    steps = operation.steps
     gap = None
-    if operation.request.runbook in LEAVE_RUNNING and operation.done("healthy") and operation.facts("await_stop"):
+    if operation.done("healthy") and operation.done("await_stop"):  # stopped only to run again
         healthy = steps["healthy"].finished
         gap = (healthy - steps["request_stop"].started).total_seconds() if healthy else None
-    check = operation.facts("check")
-    name = next((f["snapshot"] for f in (operation.facts("commit_manifest"), check) if f.get("snapshot")), None)
-    dismissed = operation.undo["dismiss"].facts if "dismiss" in operation.undo else {}
+    check = operation.reported("check", Checked)
+    name = operation.reported("commit_manifest", Kept).snapshot or check.snapshot
+    dismissed = Dismissed.model_validate(operation.undo["dismiss"].facts if "dismiss" in operation.undo else {})
+    price = dismissed.cost or check.cost
     return Receipt(
         id=operation.id,
         job=operation.job,
@@ -105,8 +103,8 @@ def receipt(operation: Operation, state: str, ran: Mapping[str, Deployment] | No
         ran={which: _ran(found) for which, found in (ran or {}).items()},
         snapshot=name if name is None or "/" in name else f"{operation.job}/{name}",
         offsets=_offsets(operation),
-        verdicts=check.get("verdicts") or check.get("stages") or {},
-        cost=dismissed.get("cost") or check.get("cost") or {},
+        verdicts=check.verdicts,
+        cost=price.model_dump(mode="json") if price else {},
         recount=operation.facts("recount"),
         steps={name: record.seconds for name, record in steps.items()},
         undo={name: record.seconds for name, record in operation.undo.items()},
@@ -128,11 +126,16 @@ def _ran(found: Deployment) -> Ran:
 
 
 def _offsets(operation: Operation) -> dict[str, Moved]:
-    exported = operation.facts("export_and_restore") or operation.facts("export")
-    stopped = exported.get("stages") or operation.facts("await_stop").get("stages") or {}
-    after = operation.facts("healthy").get("stages") or {}
+    exported = (
+        operation.reported("export_and_restore", Exported).stages or operation.reported("export", Exported).stages
+    )
+    stopped = exported or operation.reported("await_stop", Stopped).stages
+    after = operation.reported("healthy", Worked).stages
     return {
-        stage: Moved(before=stopped.get(stage, {}).get("offsets", {}), after=after.get(stage, {}).get("offsets", {}))
+        stage: Moved(
+            before=stopped[stage].offsets if stage in stopped else {},
+            after=after[stage].offsets if stage in after else {},
+        )
         for stage in dict.fromkeys((*stopped, *after))
     }
 

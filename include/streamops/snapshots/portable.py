@@ -163,7 +163,7 @@ def _trusted(store: ObjectStore, body: bytes, source: Path, trust: bool) -> Mani
                 f"{str(error).split(';')[0]}; if you know where the file comes from, import it with --trust."
             ) from None
     fields = decode(body, f"in {source.name}")
-    if "altered" in store.keyring.problem(fields):  # a key of ours says no: then nobody's word helps
+    if store.keyring.refutes(fields):  # then no operator's word helps
         raise SnapshotRefusedError(f"The manifest in {source.name} has a wrong signature: it was altered.")
     return validate(fields, f"in {source.name}")
 

@@ -15,7 +15,8 @@ from streamops.cluster.record import ClusterRecord
 from streamops.model.definitions import Definition
 from streamops.model.names import SCRATCH
 from streamops.model.records import FINAL, DriverStatus, JobRecord, State
-from streamops.operations.operation import LEAVE_RUNNING, OVER, Operation
+from streamops.operations import runbooks
+from streamops.operations.operation import OVER, Operation
 from streamops.spark.master import Master, fits, without
 
 Kind = Literal["nothing", "wait", "finish", "take back", "start"]
@@ -120,27 +121,14 @@ def _works(look: Look) -> bool:
 
 def settle(operation: Operation) -> Action:
     """What becomes of an operation whose owner is gone: its end, where that is the safe way to what was asked for."""
-    where = f"{operation.id} was abandoned at {operation.at() or 'its end'}"
+    where = f"{operation.id} was abandoned at {runbooks.of(operation).at(operation) or 'its end'}"
     if operation.state in OVER:
         return Action("take back", f"{where}; only its lock is left")
     if operation.undo:
         return Action("take back", f"{where}, on the way back")
-    if operation.state == "running" and _forward(operation):
+    if operation.state == "running" and operation.done("check") and runbooks.of(operation).forward(operation):
         return Action("finish", where)
     return Action("take back", where)
-
-
-def _forward(operation: Operation) -> bool:
-    runbook = operation.request.runbook
-    if not operation.done("check"):
-        return False
-    if runbook in LEAVE_RUNNING:  # where taking it back would change nothing any more
-        return operation.done("probation" if runbook == "upgrade_job" else "healthy")
-    if runbook == "snapshot_job":
-        return operation.started("request_stop") or operation.done("commit_manifest")
-    if runbook == "shutdown_cluster":
-        return operation.started("stop_workers")
-    return runbook != "scale_cluster" or operation.started("stop_workers")
 
 
 def programs(cluster: ClusterRecord, lock: Lock, wanted: Iterable[str], up: Iterable[str]) -> tuple[str, ...]:

@@ -18,7 +18,8 @@ from streamops.model.records import DriverStatus, JobRecord
 from streamops.operations import steps
 from streamops.operations.engine import Engine
 from streamops.operations.follow import request
-from streamops.operations.operation import OVER, operation_id, tasks
+from streamops.operations.operation import OVER, operation_id
+from streamops.operations.runbooks.start_job import RECOVER_JOB
 from streamops.spark.master import DOWN, Master
 from streamops.store import documents, jobs, keys, locks
 from streamops.upkeep import reconcile
@@ -248,11 +249,11 @@ class Reconciler:
 
     def _begin(self, job: str, name: str) -> None:
         self.engine.begin(request("recover_job", job=job), self.owner, name)
-        for task in tasks("recover_job")[:3]:
+        for task in RECOVER_JOB.tasks[:3]:
             self.engine.run_task(job, name, task)
 
     def _end(self, job: str, name: str) -> None:
-        for task in tasks("recover_job")[3:]:
+        for task in RECOVER_JOB.tasks[3:]:
             self.engine.run_task(job, name, task)
         self.engine.release(job, name)
 

@@ -76,6 +76,6 @@ def require(
         raise RefusedError(f"{told} State would be lost; to accept that, name the stages in accept_loss: {names}.")
     return {
         "empty": [item.stage for item in verdicts if item.outcome == "starts empty" and item.lost],
-        "stages": {item.stage: item.outcome for item in verdicts},
+        "outcomes": {item.stage: item.outcome for item in verdicts},
         "verdicts": {item.stage: item.text() for item in verdicts},
     }

@@ -107,10 +107,6 @@ class _LateLedger:
         return getattr(self._ledger, question)
 
 
-def _no_recount(job: str, since: Offsets | None) -> dict[str, Any]:
-    return {"reason": "not asked for"}
-
-
 def _nothing(submission: Submission) -> str:
     raise RefusedError(f"This task submits no driver, so it cannot submit launch {submission.launch}.")
 
@@ -168,7 +164,6 @@ class StreamOpsHook(BaseHook):
         finished: Callable[[Owner], bool | None],
         submit: Callable[[Submission], str] = _nothing,
         at_point: Callable[[str, str], None] = lambda step, when: None,
-        recount: bool = True,
     ) -> Engine:
         """The engine that carries out an operation's steps.
 
@@ -177,14 +172,13 @@ class StreamOpsHook(BaseHook):
             finished: whether the DAG run of an owner has finished; None when Airflow does not know it.
             submit: puts a driver on the cluster and returns Spark's id of it; left out by what submits none.
             at_point: called before and after each side effect.
-            recount: whether the recount step compares anything.
         """
         ports = Ports(
             store=self.store,
             submitter=_Submitter(self.settings, submit),
             ledger=_LateLedger(self.settings),
             owners=_Owners(finished),
-            recount=self._recount if recount else _no_recount,
+            recount=self._recount,
             retention=lambda: self.retention,
             free_bytes=lambda: free_bytes(self.settings),
             sinks_answer=lambda: Points(self.settings).ping(),

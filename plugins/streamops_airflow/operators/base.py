@@ -11,7 +11,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 
 from streamops.model.errors import ConflictError, LeaseLostError, StreamOpsError, UnhealthyError, UnreachableError
 from streamops.model.owner import Owner
-from streamops.operations.operation import plan
+from streamops.operations import runbooks
 from streamops_airflow import runs
 from streamops_airflow.hooks.streamops import StreamOpsHook
 from streamops_airflow.triggers.waiting import StepTrigger
@@ -92,7 +92,6 @@ class OperationMixin:
             finished=finished(context),
             submit=self.submit,
             at_point=fence(context),
-            recount=bool(context["params"].get("recount", True)),
         )
 
     def submit(self, submission: Submission) -> str:
@@ -104,7 +103,7 @@ class OperationMixin:
 
     def waiting_step(self, context: Context, task: str) -> str | None:
         """The step of a task that waits for something outside, if it has one."""
-        steps = plan(context["dag_run"].dag_id)
+        steps = runbooks.find(context["dag_run"].dag_id).steps
         return next((step.name for step in steps if step.task == task and step.waits), None)
 
     def carried_out(self, context: Context) -> AbstractContextManager[None]:
@@ -127,7 +126,7 @@ class OperationMixin:
             done, why = engine.poll(run.job, run.operation_id, step)
         self.log.info("%s: %s", step, why)
         if not done:
-            deadline = datetime.now(UTC).timestamp() + run.request.limit_s(step)
+            deadline = datetime.now(UTC).timestamp() + runbooks.of(run.request).step(step).within(run.request)
             trigger = StepTrigger(run.job, run.operation_id, step, deadline)
             self.defer(trigger=trigger, method_name="resume")
 

@@ -50,9 +50,7 @@ class TakeScheduledOperator(BaseOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Take it. Raises AirflowSkipException when the job is held: the next look finds it due again."""
-        engine = StreamOpsHook().engine(
-            say=self.log.info, finished=finished(context), at_point=fence(context), recount=False
-        )
+        engine = StreamOpsHook().engine(say=self.log.info, finished=finished(context), at_point=fence(context))
         slot = datetime.fromisoformat(self.slot).astimezone(UTC)
         with plain_errors():
             item = Due(slot, now() - slot, self.missed)

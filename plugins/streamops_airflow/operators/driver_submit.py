@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 
@@ -32,9 +32,7 @@ class DriverSubmitOperator(OperationMixin, SparkSubmitOperator):
 
     template_fields: Sequence[str] = ()  # nothing is rendered, so nothing private can be
 
-    def __init__(
-        self, *, until: Literal["healthy", "standby"] = "healthy", conn_id: str = SPARK, **kwargs: Any
-    ) -> None:
+    def __init__(self, *, until: str = "healthy", conn_id: str = SPARK, **kwargs: Any) -> None:
         super().__init__(conn_id=conn_id, deploy_mode="cluster", durable=False, **kwargs)
         self.until = until
 

@@ -9,7 +9,8 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from streamops.model.errors import LockedError
 from streamops.model.names import shown
-from streamops.operations import bodies
+from streamops.operations import runbooks
+from streamops.operations.follow import HELD
 from streamops.operations.operation import OVER
 from streamops_airflow import assets, runs
 from streamops_airflow.operators.base import OperationMixin, plain_errors
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from streamops.operations.engine import Engine
     from streamops.operations.operation import Operation
 
-HELD = "held_by_another_operation"
 _UNTOLD = "a task ended without a word, or somebody marked the run failed"
 
 
@@ -114,7 +114,7 @@ class ReleaseOperator(TeardownOperator):
         """Record the failure first, so that nobody takes the operation for a running one."""
         if operation.state != "succeeded":
             engine.fail(operation.job, operation.id, _UNTOLD)
-            if bodies.route(operation)[1] and operation.state not in OVER:
+            if runbooks.of(operation).way_back(operation).steps and operation.state not in OVER:
                 raise AirflowFailException(
                     f"Operation {operation.id} is not taken back yet, so {operation.job} stays locked: the next "
                     f"operation takes it back first, or 'streamops operations abort {operation.id}' does."
@@ -146,7 +146,7 @@ class OutcomeOperator(TeardownOperator):
             raise AirflowFailException(f"The run ended before it began an operation on {shown(job)}.")
 
 
-def ending(restore: str | None = None) -> list[TeardownOperator]:
+def ending(restore: str = "") -> list[TeardownOperator]:
     """The last tasks of every runbook, in order. They run whatever became of the tasks before them.
 
     Args:

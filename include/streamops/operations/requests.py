@@ -1,0 +1,155 @@
+"""The fields that requests of several runbooks share, with the titles and limits that forms are made from."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from streamops.model.definitions import (
+    JobName,
+    LibraryReference,
+    LoggerName,
+    LogLevel,
+    NodeName,
+    Param,
+    SnapshotName,
+    SourceName,
+    StageName,
+    VersionName,
+)
+from streamops.operations.operation import Request
+
+AnyVersion = Annotated[VersionName, Field(title="Version", description="The published version to run.")]
+NewSnapshot = Annotated[
+    SnapshotName | None,
+    Field(
+        title="Snapshot name",
+        description="A new name, never used before for this job; left empty, one is made from the operation's id.",
+    ),
+]
+AcceptLoss = Annotated[
+    tuple[StageName, ...],
+    Field(
+        title="Accept loss of state",
+        description="Stages, one a line, whose state may be lost; the log of check names those that need it.",
+    ),
+]
+Params = Annotated[
+    dict[str, Param],
+    Field(title="Params", description='Values over those of the definition, e.g. {"window": "5 minutes"}.'),
+]
+Topics = Annotated[
+    dict[SourceName, str],
+    Field(title="Topics", description='Other topics for sources, e.g. {"trades": "trades-test"}.'),
+]
+Addresses = Annotated[
+    dict[SourceName, str],
+    Field(title="Addresses", description='Other places for sources that are not topics, e.g. {"alpha": "/data"}.'),
+]
+Library = Annotated[
+    LibraryReference | None,
+    Field(title="Shared library", description="LIBRARY/VERSION; left empty, the version that the job has now."),
+]
+Logging = Annotated[
+    dict[LoggerName, LogLevel],
+    Field(title="Log levels", description='Least level by logger, e.g. {"source.beta": "DEBUG"}.'),
+]
+Standby = Annotated[
+    bool,
+    Field(
+        title="Warm standby",
+        description="Start the new driver before the present one stops, for the shortest gap; needs free cores on "
+        "the cluster, and falls back to a cold start without them.",
+    ),
+]
+HealthyTimeout = Annotated[
+    int,
+    Field(
+        ge=10,
+        le=3600,
+        title="Healthy within (s)",
+        description="The run fails if the job is not healthy by then.",
+    ),
+]
+StopTimeout = Annotated[
+    int,
+    Field(ge=5, le=3600, title="Stopped within (s)", description="How long the batch in flight may take."),
+]
+MembersTimeout = Annotated[
+    int,
+    Field(ge=10, le=3600, title="Members within (s)", description="How long new workers may take to join."),
+]
+Recount = Annotated[
+    bool,
+    Field(title="Recount", description="Afterwards recompute the results from the topic and compare."),
+]
+CatchUp = Annotated[
+    int,
+    Field(
+        ge=0,
+        le=3600,
+        title="Wait for catching up (s)",
+        description="How long the recount waits for what is processed again.",
+    ),
+]
+NodeNames = Annotated[
+    tuple[NodeName, ...],
+    Field(title="Nodes", description="Which join or leave; left empty, those with the fewest drivers leave."),
+]
+
+
+class JobRequest(Request):
+    """About one job."""
+
+    job: Annotated[JobName, Field(title="Job", description="The job to operate on.")]
+
+
+class ClusterRequest(Request):
+    """About the cluster."""
+
+    job: Literal["_cluster"] = "_cluster"  # CLUSTER
+
+
+class Stops(Request):
+    """Stops drivers."""
+
+    stop_timeout_s: StopTimeout = 60
+
+
+class Starts(Request):
+    """Starts drivers."""
+
+    healthy_timeout_s: HealthyTimeout = 180
+
+
+class PartOfCluster(Starts, Stops):
+    """What an operation on the cluster asks of one job; never stored."""
+
+    snapshot: str | None = None
+
+
+class NewVersion(JobRequest, Starts):
+    """Brings a published version of a job into service."""
+
+    version: AnyVersion
+    params: Params = Field(default_factory=dict)
+    topics: Topics = Field(default_factory=dict)
+    addresses: Addresses = Field(default_factory=dict)  # of sources that are not topics: a directory or a URL
+    library: Library = None
+    logging: Logging = Field(default_factory=dict)  # levels over those of the definition
+    accept_loss: AcceptLoss = ()  # each accepted explicitly
+
+    @property
+    def places(self) -> dict[str, str]:
+        """Topics and addresses that are asked for, by source."""
+        return {**self.topics, **self.addresses}
+
+
+class GoingBack(JobRequest, Starts, Stops):
+    """Continues a job from one of its snapshots."""
+
+    snapshot: NewSnapshot = None
+    standby: Standby = True
+    catch_up_s: CatchUp = 300
+    recount: Recount = True

@@ -1,0 +1,106 @@
+"""A runbook: what may be asked for, its steps in order, and how an operation that was begun is taken back.
+
+The plan that a dry run prints, that Airflow's tasks carry out, that the documentation shows and that tests take their
+kill points from is this one object.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from streamops.model.errors import NotFoundError
+from streamops.operations.context import StepContext
+from streamops.operations.facts import Facts
+from streamops.operations.health import Health
+from streamops.operations.operation import Operation, Request
+
+Act = Callable[[StepContext], Facts]
+Look = Callable[[StepContext], Health]
+NOTHING = "nothing was changed; there is nothing to take back"
+
+
+@dataclass(frozen=True)
+class Step:
+    """One recorded step. Consecutive steps of the same ``task`` run in one Airflow task.
+
+    Args:
+        act: its side effect, which can be run again after a kill at any point and then has one effect.
+        look: for a step that waits for something outside: one look, from which a trigger can do the waiting.
+        within: how long the wait may take, in seconds. What ends by itself gets time to say so.
+        submits: whether it puts a driver on the cluster.
+        announces: whether a snapshot exists after it.
+    """
+
+    name: str
+    task: str
+    title: str
+    act: Act
+    look: Look | None = None
+    within: Callable[[Any], int] = lambda asked: int(asked.healthy_timeout_s)
+    submits: bool = False
+    announces: bool = False
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits for something outside."""
+        return self.look is not None
+
+
+@dataclass(frozen=True)
+class WayBack:
+    """What taking an operation back means: ``steps`` by name, and what is true afterwards, for people."""
+
+    outcome: str = NOTHING
+    steps: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Runbook:
+    """One runbook.
+
+    Args:
+        request: the model of what may be asked for; its ``runbook`` is the name.
+        way_back: decides from what is recorded how an operation is taken back.
+        undo: what the steps of taking it back do, by name.
+        restoring: the task that takes an unfinished operation back at the end of a run; empty if there is none.
+        forward: whether an operation that nobody works on any more is finished rather than taken back, once its
+            check is done.
+        starts: whether a driver that ends for good means that the job, which this operation started, is stopped.
+    """
+
+    request: type[Request]
+    steps: tuple[Step, ...]
+    way_back: Callable[[Operation], WayBack] = lambda operation: WayBack()
+    undo: Mapping[str, Act] = field(default_factory=dict)
+    restoring: str = ""
+    forward: Callable[[Operation], bool] = lambda operation: True
+    starts: bool = False
+
+    @property
+    def name(self) -> str:
+        """Its name, which is also that of its DAG."""
+        return str(self.request.model_fields["runbook"].default)
+
+    @property
+    def purpose(self) -> str:
+        """What it is for, in one line: the first of its file."""
+        return (sys.modules[self.request.__module__].__doc__ or "").strip().splitlines()[0]
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """The ids of its tasks, in order, each once."""
+        return tuple(dict.fromkeys(step.task for step in self.steps))
+
+    def step(self, name: str) -> Step:
+        """A step by its name. Raises NotFoundError."""
+        for step in self.steps:
+            if step.name == name:
+                return step
+        raise NotFoundError(f"There is no step {name!r} in {self.name}.")
+
+    def at(self, operation: Operation) -> str:
+        """The step that is under way or comes next; empty at the end."""
+        return next((step.name for step in self.steps if not operation.done(step.name)), "")

@@ -1,0 +1,69 @@
+"""Remove a job with its checkpoints, snapshots, versions and logs."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Literal
+
+from streamops import snapshots
+from streamops.model.errors import NotFoundError
+from streamops.operations import steps
+from streamops.operations.context import StepContext
+from streamops.operations.facts import Checked, Removed
+from streamops.operations.requests import JobRequest, Stops
+from streamops.operations.runbook import Runbook, Step
+from streamops.store import keys
+from streamops.versions import artifacts
+
+
+class DeleteJob(JobRequest, Stops):
+    """What may be asked for."""
+
+    runbook: Literal["delete_job"] = "delete_job"
+
+
+def check(context: StepContext) -> Checked:
+    """What there is of the job. Raises NotFoundError."""
+    store, record = context.ports.store, context.operation.before
+    versions = artifacts.versions(store, context.job)
+    if record is None and not versions:
+        raise NotFoundError(f"There is no job {context.job}; 'streamops jobs' lists those that are there.")
+    names = tuple(manifest.name for manifest in snapshots.list(store, context.job))
+    return Checked(versions=tuple(versions), snapshots=names, state=record.desired if record else "not deployed")
+
+
+def remove(context: StepContext) -> Removed:
+    """Delete the job's objects, kind by kind; what is gone already is not an error.
+
+    Results in the sinks stay: other readers may need them.
+    """
+    store, removed = context.ports.retention(), {}
+    names = {"snapshots": context.checked.snapshots, "versions": context.checked.versions}
+    for kind, prefixes in keys.removable(context.job).items():
+        number = 0
+        for prefix in prefixes:
+            objects = [info.key for info in store.list(prefix)]
+            store.delete(objects)
+            number += len(objects)
+            context.tick()
+        removed[f"{kind}_objects"] = number
+        named = ", ".join(names.get(kind, ()))
+        context.say(f"Removed {kind} of {context.job}: {number:,} objects{f' ({named})' if named else ''}")
+    return Removed.model_validate(removed)
+
+
+DELETE_JOB = Runbook(
+    request=DeleteJob,
+    steps=(
+        Step("check", "check", "Check the request against the job, its versions and snapshots", check),
+        Step(
+            "request_stop",
+            "switch",
+            "Ask the driver to stop at a batch boundary, if it runs",
+            partial(steps.request_stop, to_stay=True),
+        ),
+        Step("await_stop", "switch", "Wait until it has stopped", steps.await_stop),
+        Step("remove", "remove", "Remove checkpoints, snapshots, versions, logs and, last, the job record", remove),
+        Step("finish", "finish", "Write the receipt and close the operation", steps.finish),
+    ),
+)

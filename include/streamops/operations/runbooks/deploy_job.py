@@ -1,0 +1,162 @@
+"""Start a published version of a job that is not running: with empty state, or from a snapshot."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from streamops import snapshots
+from streamops.model.definitions import SnapshotReference
+from streamops.model.errors import RefusedError
+from streamops.model.manifest import Manifest
+from streamops.operations import checks, steps
+from streamops.operations.context import StepContext
+from streamops.operations.facts import Checked, Reserved
+from streamops.operations.requests import NewVersion
+from streamops.operations.runbook import Runbook, Step
+from streamops.spark import checkpoints
+from streamops.store import jobs, leases
+from streamops.versions import libraries, verdicts
+
+
+class DeployJob(NewVersion):
+    """What may be asked for."""
+
+    runbook: Literal["deploy_job"] = "deploy_job"
+    from_snapshot: Annotated[
+        SnapshotReference | None,
+        Field(
+            title="From snapshot",
+            description="Start from this snapshot: NAME, or JOB/NAME together with Fork.",
+        ),
+    ] = None
+    from_scratch: Annotated[
+        bool,
+        Field(
+            title="From scratch",
+            description="Start with empty state although a snapshot or a checkpoint of this job exists.",
+        ),
+    ] = False
+    fork: Annotated[
+        bool, Field(title="Fork", description="The snapshot belongs to another job, and that is meant.")
+    ] = False
+
+    @model_validator(mode="after")
+    def _go_together(self) -> DeployJob:
+        if self.from_snapshot and self.from_scratch:
+            raise ValueError("from_snapshot, from_scratch: choose one; a start from scratch has no snapshot")
+        if self.fork and not self.from_snapshot:
+            raise ValueError("fork: needs from_snapshot, the other job's snapshot as JOB/NAME")
+        return self
+
+    def source_snapshot(self) -> tuple[str, str] | None:
+        """The snapshot to start from, as job and name."""
+        if not self.from_snapshot:
+            return None
+        job, _, name = self.from_snapshot.rpartition("/")
+        return job or self.job, name
+
+
+def check(context: StepContext) -> Checked:
+    """Refuse what cannot work, before anything is touched.
+
+    Raises:
+        RefusedError, NotFoundError, SnapshotRefusedError: what is wrong and what to do instead.
+    """
+    asked, store, record = context.asked(DeployJob), context.ports.store, context.operation.before
+    version = context.version(asked.version)
+    if record and record.desired == "running":
+        more = (asked.from_snapshot, asked.from_scratch, asked.params, asked.places, asked.logging, asked.library)
+        if record.version != asked.version:
+            raise RefusedError(
+                f"Job {context.job} runs {record.version}; to replace it by {asked.version} and keep its state, "
+                "use upgrade_job."
+            )
+        if any(more):
+            raise RefusedError(
+                f"Job {context.job} already runs {record.version}, with what it was deployed with; "
+                "to deploy it again, cancel it first (cancel_job)."
+            )
+        return Checked(unchanged=True, version=record.version, deployment=record.deployment)
+    checks.settings(version.definition, asked)
+    libraries.choose(store, version.definition, asked.library)
+    topics = jobs.topics(version.definition, asked.topics)
+    checks.reachable(context.ports, version.definition, topics)
+    source = asked.source_snapshot()
+    if source is None:
+        if not asked.from_scratch:
+            _no_state(context)
+        return Checked(version=version.version, state="empty")
+    manifest = snapshots.load(store, *source)
+    snapshots.require_usable(
+        manifest, context.job, fork=asked.fork, topics=topics, beginning=context.ports.ledger.beginning_offsets
+    )
+    checks.same_partitions(context, manifest.job, manifest.version, version)
+    snapshots.verify(store, manifest)
+    found = verdicts.of_snapshot(manifest, version, asked.params)
+    told = verdicts.require(found, asked.accept_loss, context.say)
+    return Checked(version=version.version, state=f"snapshot {manifest.job}/{manifest.name}", **told)
+
+
+def _no_state(context: StepContext) -> None:
+    store, record = context.ports.store, context.operation.before
+    names = [manifest.name for manifest in snapshots.list(store, context.job)]
+    if names:
+        raise RefusedError(
+            f"Job {context.job} has snapshots ({', '.join(names[-3:])}); start from one (from_snapshot), or tick "
+            "from_scratch to process everything again with empty state."
+        )
+    if record and record.deployment and checkpoints.current_epoch(store, context.job, record.deployment) is not None:
+        raise RefusedError(
+            f"Job {context.job} has a checkpoint of deployment {record.deployment}; continue it (start_job), or tick "
+            "from_scratch to process everything again with empty state."
+        )
+
+
+def reserve(context: StepContext) -> Reserved:
+    """Record the deployment, bring its state in place, and name the launch that may write."""
+    if context.checked.unchanged:
+        return Reserved()
+    store, version, asked = context.ports.store, context.version(), context.asked(DeployJob)
+    manifest = _manifest(context, asked)
+    settings = steps.Settings.asked(asked)
+    facts = steps.install(context, version, manifest, context.number, context.launch, settings)
+    steps.give(context, version.version, context.number, context.launch)
+    epoch = leases.grant(store, context.job, context.launch, context.number).value.epoch
+    return facts.model_copy(update={"epoch": epoch})
+
+
+def _manifest(context: StepContext, asked: DeployJob) -> Manifest | None:
+    source = asked.source_snapshot()
+    return snapshots.load(context.ports.store, *source) if source else None
+
+
+DEPLOY_JOB = Runbook(
+    request=DeployJob,
+    steps=(
+        Step("check", "check", "Check the request against the job, its versions and snapshots", check),
+        Step(
+            "reserve",
+            "prepare",
+            "Record the deployment, bring its state in place, name the launch that may write",
+            reserve,
+        ),
+        Step(
+            "submit",
+            "submit_driver",
+            "Submit the driver to the cluster, supervised by the master",
+            steps.submit,
+            submits=True,
+        ),
+        Step(
+            "healthy",
+            "wait_healthy",
+            "Wait until the driver holds the lease and every stage works",
+            steps.healthy,
+            look=steps.look_healthy,
+        ),
+        Step("finish", "finish", "Write the receipt and close the operation", steps.finish),
+    ),
+    starts=True,
+)

@@ -1,0 +1,91 @@
+"""Keep the state of a job as a named snapshot, while it runs or with a stop."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from streamops import snapshots
+from streamops.operations import checks, steps
+from streamops.operations.context import StepContext
+from streamops.operations.facts import AskedToStop, Checked, Exported, Kept, Stopped
+from streamops.operations.operation import Operation
+from streamops.operations.requests import JobRequest, NewSnapshot, Stops
+from streamops.operations.runbook import Runbook, Step
+from streamops.store import jobs
+
+
+class SnapshotJob(JobRequest, Stops):
+    """What may be asked for."""
+
+    runbook: Literal["snapshot_job"] = "snapshot_job"
+    snapshot: NewSnapshot = None
+    cancel: Annotated[
+        bool, Field(title="Cancel", description="Stop the job at a batch boundary first. It stays stopped.")
+    ] = False
+
+
+def check(context: StepContext) -> Checked:
+    """Refuse a name that is taken, and a stop for a snapshot that would not fit. Raises SnapshotExistsError, …"""
+    record, store = checks.existing(context), context.ports.store
+    name = context.operation.snapshot
+    snapshots.require_free_name(store, context.job, name)
+    if not context.asked(SnapshotJob).cancel:  # nothing is stopped for it, so that the export itself can still refuse
+        return Checked(snapshot=name, version=record.version, deployment=record.deployment)
+    version = context.version(jobs.deployment(store, context.job, record.deployment).version)
+    size = sum(tail.size for tail in checks.tails(context, record, version.definition).values())
+    snapshots.require_space(size, context.ports.free_bytes())
+    return Checked(snapshot=name, version=record.version, deployment=record.deployment, bytes=size)
+
+
+def request_stop(context: StepContext) -> AskedToStop:
+    """Only with cancel."""
+    if not context.asked(SnapshotJob).cancel:
+        return AskedToStop(stopped=False)
+    return steps.request_stop(context, to_stay=True)
+
+
+def await_stop(context: StepContext) -> Stopped:
+    """Only with cancel."""
+    return steps.await_stop(context) if context.asked(SnapshotJob).cancel else Stopped(stopped=False)
+
+
+def export(context: StepContext) -> Exported:
+    """Copy the last committed batch of every stage."""
+    live = not context.asked(SnapshotJob).cancel and context.before.desired == "running"
+    return steps.export(context, "export", live=live)[0]
+
+
+def commit_manifest(context: StepContext) -> Kept:
+    """From here on the snapshot exists; with cancel, the job is stopped with it."""
+    kept, manifest = steps.commit_manifest(context, "export")
+    if context.asked(SnapshotJob).cancel:
+        update = {"desired": "stopped-with-snapshot", "snapshot": manifest.name}
+        jobs.change(context.ports.store, context.job, {**update, "changed_by": context.operation.id})
+    return kept
+
+
+def forward(operation: Operation) -> bool:
+    """Where a stop was asked for, or the snapshot exists."""
+    return operation.started("request_stop") or operation.done("commit_manifest")
+
+
+SNAPSHOT_JOB = Runbook(
+    request=SnapshotJob,
+    steps=(
+        Step("check", "check", "Check the request against the job, its versions and snapshots", check),
+        Step("request_stop", "switch", "Ask the driver to stop at a batch boundary (only with cancel)", request_stop),
+        Step("await_stop", "switch", "Wait until it has stopped (only with cancel)", await_stop),
+        Step("export", "switch", "Copy the last committed batch of every stage", export),
+        Step(
+            "commit_manifest",
+            "switch",
+            "Write the manifest: from here on the snapshot exists",
+            commit_manifest,
+            announces=True,
+        ),
+        Step("finish", "finish", "Write the receipt and close the operation", steps.finish),
+    ),
+    forward=forward,
+)

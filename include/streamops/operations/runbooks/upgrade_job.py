@@ -1,0 +1,256 @@
+"""Bring another version of a running job into service, with its state, without losing an event."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from streamops import snapshots
+from streamops.model.errors import RefusedError, StreamOpsError
+from streamops.operations import checks, cost, going_back, probation, steps, undo
+from streamops.operations.context import StepContext
+from streamops.operations.facts import Checked, Dismissed, Exported, Kept, Recounted, Reserved, Waited
+from streamops.operations.health import Health
+from streamops.operations.operation import Operation
+from streamops.operations.requests import NewSnapshot, NewVersion, Recount, Standby, Stops
+from streamops.operations.runbook import Runbook, Step, WayBack
+from streamops.spark import checkpoints
+from streamops.store import jobs, keys
+from streamops.versions import libraries, verdicts
+
+
+class UpgradeJob(NewVersion, Stops):
+    """What may be asked for."""
+
+    runbook: Literal["upgrade_job"] = "upgrade_job"
+    snapshot: NewSnapshot = None
+    standby: Standby = True
+    probation_s: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=3600,
+            title="Probation (s)",
+            description="How long the new version is watched once it is healthy: if it fails repeatedly, falls behind "
+            "or produces nothing, the old one runs again. 0 for no probation.",
+        ),
+    ] = 30
+    recount: Recount = True
+
+
+def check(context: StepContext) -> Checked:
+    """Refuse what cannot work, before anything is touched.
+
+    Raises:
+        RefusedError, NotFoundError, SnapshotExistsError, CheckpointError: what is wrong and what to do instead.
+    """
+    asked, store, record = context.asked(UpgradeJob), context.ports.store, checks.existing(context)
+    version = context.version(asked.version)
+    if record.desired != "running":
+        raise RefusedError(
+            f"Job {context.job} is {record.desired}, and an upgrade needs a running job; start it (start_job), or "
+            f"deploy {asked.version} from a snapshot (deploy_job with from_snapshot)."
+        )
+    old = jobs.deployment(store, context.job, record.deployment)
+    changes = asked.params or asked.places or asked.logging or asked.library
+    if old.version == version.version and not changes:
+        raise RefusedError(f"Job {context.job} already runs {old.version}; there is nothing to upgrade.")
+    checks.settings(version.definition, asked)
+    libraries.choose(store, version.definition, asked.library, old.library)
+    name = context.operation.snapshot
+    snapshots.require_free_name(store, context.job, name)
+    running = context.version(old.version)
+    checks.same_partitions(context, context.job, old.version, version)
+    settings = steps.Settings.inherited(old, version.definition, asked)
+    topics = jobs.topics(version.definition, settings.places)
+    checks.reachable(context.ports, version.definition, topics)
+    size = 0
+    for stage, tail in checks.tails(context, record, running.definition).items():
+        checks.kept_by_kafka(context, stage, tail.offsets, topics)
+        size += tail.size
+    snapshots.require_space(2 * size, context.ports.free_bytes())
+    found = verdicts.of_deployment(running, old.params, version, settings.params)
+    told = verdicts.require(found, asked.accept_loss, context.say)
+    return Checked(before=old.version, after=version.version, snapshot=name, bytes=size, **told)
+
+
+def reserve(context: StepContext) -> Reserved:
+    """Number the new deployment and name the launch that warms up beside the old one."""
+    version = context.version()
+    cold = steps.starts_cold(context, version, standby=context.asked(UpgradeJob).standby)
+    # The starts of new stages are known only after the stop: export_and_restore completes the record.
+    steps.write_deployment(context, version, None, context.number, _settings(context))
+    standby = None if cold else context.launch
+    update = {"standby": standby, "last_deployment": context.number, "changed_by": context.operation.id}
+    jobs.change(context.ports.store, context.job, update)
+    return Reserved(launch=context.launch, deployment=context.number, cold=cold)
+
+
+def _settings(context: StepContext) -> steps.Settings:
+    old = jobs.deployment(context.ports.store, context.job, context.before.deployment)
+    return steps.Settings.inherited(old, context.version().definition, context.asked(UpgradeJob))
+
+
+def export_and_restore(context: StepContext) -> Exported:
+    """Copy the old deployment's state into the snapshot and into the new deployment."""
+    version = context.version()
+    store = context.ports.store
+    epoch = jobs.next_epoch(store, context.job, context.launch)
+    target = keys.epoch(context.job, context.number, epoch)
+    continued = tuple(stage for stage in version.definition.stages if stage not in context.empty(version))
+    exported, manifest = steps.export(context, "export_and_restore", live=False, also_to=target, also_stages=continued)
+    steps.write_deployment(context, version, manifest, context.number, _settings(context))
+    kept = {name: stage.batch for name, stage in manifest.stages.items() if stage.batch >= 0}
+    here = {name: batch for name, batch in kept.items() if name in continued}
+    checkpoints.mark_ready(store, f"{target}ready.json", here, f"snapshot {manifest.job}/{manifest.name}")
+    return exported.model_copy(update={"epoch": epoch, "restored": here})
+
+
+def commit_manifest(context: StepContext) -> Kept:
+    """From here on the snapshot exists."""
+    return steps.commit_manifest(context, "export_and_restore")[0]
+
+
+def look_probation(context: StepContext) -> Health:
+    """One look at the new version."""
+    return probation.look(context, context.asked(UpgradeJob).probation_s)
+
+
+def watch(context: StepContext) -> Waited:
+    """Watch until the probation is over. Raises UnhealthyError, after which the old version comes back."""
+    found = context.wait(lambda: look_probation(context), limit_s(context.asked(UpgradeJob)), "Probation")
+    return Waited(why=found.why)
+
+
+def limit_s(asked: UpgradeJob) -> int:
+    """How long the probation may take, in seconds: it ends by itself, and gets time to say so."""
+    return asked.healthy_timeout_s + asked.probation_s
+
+
+def recount(context: StepContext) -> Recounted:
+    """Compare what the switch may have harmed: all results from a while before the stop on."""
+    if not context.asked(UpgradeJob).recount:
+        return Recounted(reason="not asked for")
+    stop = context.operation.steps["request_stop"].started
+    return steps.recount_since(context, int(stop.timestamp() * 1000), "the stop")
+
+
+def way_back(operation: Operation) -> WayBack:
+    """Until the hand-over the old version's own checkpoint is good; after it, the snapshot is."""
+    if not operation.started("reserve"):
+        return WayBack()
+    if operation.done("probation"):
+        return WayBack("the new version has passed its probation and runs on")
+    if not operation.started("request_stop"):
+        return WayBack("the old version was never asked to stop; the new driver is dismissed", ("dismiss",))
+    if not operation.started("hand_over"):
+        return WayBack(
+            "the old version runs again, from its own checkpoint", ("dismiss", "take_back", "submit", "healthy")
+        )
+    return WayBack(
+        "the old version runs again, from the snapshot", ("dismiss", "restore", "take_back", "submit", "healthy")
+    )
+
+
+def back_to(context: StepContext) -> int:
+    """The deployment of the old version: its own, unless the new version may have written already."""
+    return context.number + 1 if context.operation.started("hand_over") else context.before.deployment
+
+
+def dismiss(context: StepContext) -> Dismissed:
+    """End the new driver, and say before it is gone what the way back from the snapshot costs."""
+    return undo.dismiss(context, cost=_price(context) if context.operation.started("hand_over") else None)
+
+
+def _price(context: StepContext) -> cost.Cost | None:
+    """What cannot be read is no reason to stop."""
+    try:
+        manifest = snapshots.load(context.ports.store, context.job, context.operation.snapshot)
+        price = going_back.price(context, manifest, context.number, context.launch)
+    except StreamOpsError as error:
+        context.say(f"What the way back costs cannot be said: {error}")
+        return None
+    for line in cost.lines(price):
+        context.say(line)
+    return price
+
+
+def restore(context: StepContext) -> Reserved:
+    """A new deployment of the old version, as it was, from the snapshot that was taken before the switch."""
+    old = jobs.deployment(context.ports.store, context.job, context.before.deployment)
+    manifest = snapshots.load(context.ports.store, context.job, context.operation.snapshot)
+    version = context.version(old.version)
+    settings = steps.Settings.inherited(old, version.definition)
+    return steps.install(context, version, manifest, back_to(context), undo.launch(context), settings)
+
+
+UPGRADE_JOB = Runbook(
+    request=UpgradeJob,
+    steps=(
+        Step("check", "check", "Check the request against the job, its versions and snapshots", check),
+        Step(
+            "reserve",
+            "prepare",
+            "Number the new deployment and name the launch that will warm up beside the old",
+            reserve,
+        ),
+        Step(
+            "submit",
+            "submit_driver",
+            "Submit the new driver in standby, supervised by the master",
+            steps.submit,
+            submits=True,
+        ),
+        Step(
+            "standby",
+            "wait_standby",
+            "Wait until the new driver is warm",
+            steps.standby,
+            look=steps.look_standby,
+        ),
+        Step("request_stop", "switch", "Ask the old driver to stop at a batch boundary", steps.request_stop),
+        Step("await_stop", "switch", "Wait until it has stopped", steps.await_stop),
+        Step(
+            "export_and_restore",
+            "switch",
+            "Copy its state into the snapshot and into the new deployment",
+            export_and_restore,
+        ),
+        Step(
+            "commit_manifest",
+            "switch",
+            "Write the manifest: from here on the snapshot exists",
+            commit_manifest,
+            announces=True,
+        ),
+        Step("hand_over", "switch", "Give the lease to the new driver and let it run", steps.hand_over),
+        Step(
+            "healthy",
+            "wait_healthy",
+            "Wait until the driver holds the lease and every stage works",
+            steps.healthy,
+            look=steps.look_healthy,
+        ),
+        Step(
+            "probation",
+            "probation",
+            "Watch the new version: failures, lag, and that it produces",
+            watch,
+            look=look_probation,
+            within=limit_s,
+        ),
+        Step("recount", "recount", "Recompute the results from the ledger and compare", recount),
+        Step("finish", "finish", "Write the receipt and close the operation", steps.finish),
+    ),
+    way_back=way_back,
+    undo={
+        "dismiss": dismiss,
+        "restore": restore,
+        "take_back": lambda context: undo.take_back(context, back_to(context)),
+        "submit": lambda context: undo.submit(context, back_to(context)),
+        "healthy": undo.healthy,
+    },
+    restoring="restore_old_version",
+    forward=lambda operation: operation.done("probation"),
+)
