@@ -1,7 +1,7 @@
 """State of any size on local Spark, below a prefix of the object store: ``python -m benchmarks.fill_state``.
 
 ``INPUT CHECKPOINT PARTS ROWS FIRST``: writes PARTS files with ROWS rows each (``FIRST`` is the first key), and one
-batch for each file into a query with one wide row of state a key. The next call goes on from the same checkpoint, so
+batch for each file into a query with one wide row of state a key. The next call continues from the same checkpoint, so
 keys that were there are changed. Connection settings come from the environment.
 """
 

@@ -62,7 +62,7 @@ def supervisor_pid(home: Path) -> int:
 
 @dataclass
 class Sampler:
-    """Samples in a thread of its own while something else goes on."""
+    """Samples in a thread of its own while something else continues."""
 
     pid: int
     every_s: float = 2.0

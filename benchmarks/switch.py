@@ -59,7 +59,7 @@ def ours(session: Session, kind: str, **values: Any) -> dict[str, Any]:
 
 
 def naive(session: Session) -> dict[str, Any]:
-    """What somebody without runbooks does: kill the running driver, and submit it again."""
+    """What someone without runbooks does: kill the running driver, and submit it again."""
     record, before, submitter = session.demo.record(), session.place(), SparkSubmitter(session.demo.settings)
     deployment = documents.read(session.demo.store, keys.deployment(JOB, record.deployment), Deployment)
     assert deployment is not None

@@ -14,7 +14,7 @@ each back; after that it is gone. Snapshots that others share objects with are n
 
 - *A job is held by an operation*: it is left alone until the next run.
 - *A manifest is refused* (altered, or signed with an unknown key): nothing of that job is freed until that is settled.
-- *Killed in the middle*: run it again; it goes on.
+- *Killed in the middle*: run it again; it continues.
 - *The wrong one was removed*: `streamops snapshots removed JOB`, then `undelete`. Pin what must stay.
 """
 

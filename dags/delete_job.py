@@ -4,7 +4,7 @@
 **What it does.** Stops a job at a batch boundary if it runs, then removes everything that belongs to it: checkpoints,
 snapshots, published versions, logs and the job record. The log of `remove` says what was removed.
 
-**When to use it.** To clean up a job that nobody needs any more. To stop a job and keep its state, use `cancel_job` or
+**When to use it.** To clean up a job that no one needs any more. To stop a job and keep its state, use `cancel_job` or
 `snapshot_job`.
 
 **What it changes.** The job is gone. Its operations and receipts stay, as the record of what was done; so do the

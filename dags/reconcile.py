@@ -9,7 +9,7 @@ program does not run, an operation whose DAG run is over. It writes a log line o
 `streamops jobs resume JOB` afterwards. To keep it away from everything, pause this DAG.
 
 **What it changes.** A job that is started again has a new launch of the same deployment, from its own checkpoint. An
-abandoned operation is finished, or taken back.
+abandoned operation is finished, or undone.
 
 **What can go wrong, and how to recover.**
 

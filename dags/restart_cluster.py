@@ -13,7 +13,7 @@ run come back. A driver that the master still holds is left to the master, which
 **What can go wrong, and how to recover.**
 
 - *Every task is skipped*: another operation holds the cluster; the log of `check` names it.
-- *check fails*: the cluster runs already, or a node's supervisor does not answer. Nothing was touched. To go on without
+- *check fails*: the cluster runs already, or a node's supervisor does not answer. Nothing was touched. To start without
   a node that is broken, tick *Without missing members*.
 - *Not all members join in time*: the log names those that are missing. Repair them and trigger again, or tick *Without
   missing members*.

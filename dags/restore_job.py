@@ -19,8 +19,8 @@ is.
   already deleted what comes after it. Nothing was touched.
 - *Not healthy in time*: what ran before runs again from its own checkpoint, and the run is failed. A job of which
   nothing ran is left as it was found.
-- *The present driver does not stop*: it loses the lease and cannot write any more; the run goes on.
-- *It does not catch up in time*: the run goes on to the recount, which compares what has been written by then.
+- *The present driver does not stop*: it loses the lease and cannot write any more; the run continues.
+- *It does not catch up in time*: the run continues to the recount, which compares what has been written by then.
 - *You want to stop it*: mark the **run** as failed. The teardowns bring back what ran before.
 - *Airflow or a worker died*: tasks continue at the recorded step when they are tried again. Clearing any task is safe.
 """

@@ -17,7 +17,7 @@
 - *Skipped*: another operation held the job. It is due again at the next look, and the delay is recorded.
 - *Late, or times missed* (Airflow was down): only the newest missed time is made up for; how late it was, and how many
   were missed, is recorded.
-- *The process died*: another try goes on with the same operation and name, and takes nothing twice.
+- *The process died*: another try continues with the same operation and name, and takes nothing twice.
 """
 
 from airflow.sdk import DAG

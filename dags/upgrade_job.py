@@ -16,8 +16,8 @@ deployment and its checkpoint stay.
 - *check fails*: the log says what to correct. Nothing was touched.
 - *check refuses a stage*: its log has the verdict on each stage. *Incompatible* state is never continued: give the
   stage another name, or keep its computation. State that would be lost (*dropped*, *unknown*, or *starts empty* after a
-  change of its windows) needs your yes: name the stages in *Accept loss of state*. `streamops check JOB VERSION` says
-  the same beforehand.
+  change of its windows) has to be accepted: name the stages in *Accept loss of state*. `streamops check JOB VERSION`
+  says the same beforehand.
 - *The new version does not become healthy in time*: the old version runs again at the end of this run, and the run is
   failed. The snapshot is kept. Look into the driver's log of the new version, publish a correction, trigger again
   under another snapshot name.

@@ -16,15 +16,15 @@ executors for some minutes; without that room the log says so, and it is tried t
 **What can go wrong, and how to recover.**
 
 - *An object is missing or altered*: the run is red and names the object, and every snapshot that needs it. Take a new
-  snapshot at once (it copies the object anew), and pin the last good one.
+  snapshot at once (it copies the object again), and pin the last good one.
 - *A manifest is refused*: it was altered, or the key it was signed with is not in the installation's private file.
 - *State cannot be read*: the objects are what was copied, but Spark cannot continue from them; the checkpoint was
   damaged before the snapshot was taken. Look at the job, and pin the last good snapshot.
 - *What continued from it is wrong*: the snapshot was restored, and a recount of what the scratch job wrote does not
   agree with the topic; the log names the windows. Do not go back to this snapshot. Recount the real job (`streamops
   recount JOB`): if it is wrong as well, its state was wrong before.
-- *The scratch job did not start or go on*: nothing is noted. The cluster may be too busy; to look into it, deploy the
-  snapshot as a fork. What is left of the test is removed by the last task, or else by the next run.
+- *The scratch job did not start or continue*: nothing is noted. The cluster may be too busy; to look into it, deploy
+  the snapshot as a fork. What is left of the test is removed by the last task, or else by the next run.
 - *Local Spark does not work here* (no Java, no memory, no room): nothing is noted.
 - *The object store does not answer*: nothing is noted; it is tried again.
 """
@@ -54,6 +54,6 @@ with DAG(
     **{**runs.DAG_ARGS, "max_active_runs": 1},
 ) as dag:
     VerifyOperator(task_id="read_back")
-    # No second try by itself: what a try that died had begun is taken back by the teardown.
+    # No second try by itself: what a try that died had begun is undone by the teardown.
     tested = RestoreTestOperator(task_id="test_restore", retries=0)
     tested >> ClearScratchOperator(task_id="clear_up").as_teardown()

@@ -127,7 +127,7 @@ class FreshJob:
 
     @property
     def root(self) -> ObjectStore:
-        """The bucket as somebody with all rights sees it: the stack, and whoever breaks in."""
+        """The bucket as someone with all rights sees it: the stack, and whoever breaks in."""
         return ObjectStore(as_root(self.settings))
 
     def destroy(self, key: str) -> None:

@@ -150,8 +150,8 @@ CHANGES = {
         stage(processor(COUNTER.model_copy(update={"schema_": "n string"}))),
         "incompatible",
     ),
-    "variables nobody knows": (stage(processor(COUNTER)), stage(processor(variables=None)), "unknown"),
-    "an operator nobody knows": (
+    "variables no one knows": (stage(processor(COUNTER)), stage(processor(variables=None)), "unknown"),
+    "an operator no one knows": (
         stage(Operator(kind="opaque", detail="GlobalLimit")),
         stage(Operator(kind="opaque", detail="GlobalLimit")),
         "unknown",

@@ -83,6 +83,6 @@ def test_catching_up_ends_at_the_old_position_or_when_it_is_not_waited_for_any_l
     assert assess_catch_up(wanted, driver(a=100), "l", until, TAKEN).done
     late = assess_catch_up(wanted, driver(a=40), "l", until, until)
     assert late.done
-    assert "goes on catching up" in late.why
+    assert "still catching up" in late.why
     assert not assess_catch_up(wanted, None, "l", until, TAKEN).done
     assert assess_catch_up(wanted, driver(State.FAILED, a=40), "l", until, TAKEN).failed == "failed"

@@ -1,4 +1,4 @@
-"""A record that cannot be read: one sentence that names it, and everybody else's work goes on."""
+"""A record that cannot be read: one sentence that names it, and everybody else's work continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stored models that several writers change: what somebody else wrote meanwhile is never lost."""
+"""Stored models that several writers change: what someone else wrote meanwhile is never lost."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def store(bucket: Settings) -> ObjectStore:
 
 
 def add(store: ObjectStore, number: int, before: list[int] | None = None) -> documents.Versioned[Numbers]:
-    """Add a number; somebody else adds one of ``before`` between each look and the write that follows."""
+    """Add a number; someone else adds one of ``before`` between each look and the write that follows."""
 
     def change(found: Numbers | None) -> Numbers:
         if before:

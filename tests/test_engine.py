@@ -247,7 +247,7 @@ def test_the_number_of_a_deployment_that_was_taken_back_is_not_given_out_again(r
     rig.runs.over[owner.run_id] = True
     rig.run("upgrade_job", version="v2", snapshot="s2")
     assert rig.engine().find(JOB, "left").state == "undone"
-    assert rig.record().deployment == 3  # the second one is of the operation that was taken back
+    assert rig.record().deployment == 3  # the second one is of the operation that was undone
 
 
 def test_clearing_a_task_of_a_finished_operation_changes_nothing(rig: Rig) -> None:

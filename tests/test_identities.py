@@ -175,7 +175,7 @@ def test_only_the_stack_changes_the_bucket_and_the_identities(here: Installation
         lambda: client.delete_bucket(Bucket=name),
     ):  # fmt: skip
         assert denied(forbidden)
-    more = Identity("somebody-more", SecretStr("0" * 40), identities.policy("retention", name))
+    more = Identity("someone-more", SecretStr("0" * 40), identities.policy("retention", name))
     with pytest.raises(StreamOpsError, match=r"refused its identities .*AccessDenied"):
         ensure_identities(settings, {"more": more})
 
@@ -194,7 +194,7 @@ def test_drivers_do_not_even_read_snapshots_and_others_are_nobody_here(here: Ins
 def test_what_was_written_over_or_deleted_is_restored_from_its_version(here: Installation) -> None:
     store, manifest = here.store, here.manifest
     over, hidden, *_ = [item for item in manifest.objects if item.path.endswith(".changelog")]
-    store.put(over.key, b"somebody else's")  # which nobody can forbid to who may create snapshots
+    store.put(over.key, b"someone else's")  # which no one can forbid to who may create snapshots
     here.root.delete([hidden.key])
     snapshots.verify(store, manifest)
     target = keys.epoch(JOB, 2, 1)
@@ -202,12 +202,9 @@ def test_what_was_written_over_or_deleted_is_restored_from_its_version(here: Ins
     for item in manifest.objects:
         assert here.driver.head(f"{target}{item.stage}/{item.path}").sha256 == item.sha256
     said: list[str] = []
-    check = verification.verify(store, JOB, "s", said.append)  # it is told, because nobody should do it
+    check = verification.verify(store, JOB, "s", said.append)  # it is told, because no one should do it
     assert check.problem == ""
-    assert (
-        check.details == f"{over.key} and 1 more written over or deleted by somebody since; "
-        "the snapshot's own versions are used"
-    )
+    assert check.details == f"{over.key} and 1 more overwritten or deleted since; the snapshot's own versions are used"
     assert any(over.key in line for line in said)
     second = here.take("t")  # and may be shared by the next one
     assert {over.key, hidden.key} <= {item.key for item in second.objects}

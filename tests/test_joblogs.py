@@ -94,7 +94,7 @@ def test_the_error_output_is_shipped_line_by_line_and_half_a_line_waits(bucket: 
     assert [line.text for line in Reader(store, "sums").more()] == ["first", "Added 3 pings"]
 
 
-def test_the_files_of_a_driver_that_runs_for_months_begin_anew(
+def test_the_files_of_a_driver_that_runs_for_months_are_emptied(
     bucket: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shipping, "_LARGEST", 1000)

@@ -29,12 +29,12 @@ def test_a_way_back_has_only_steps_that_there_are(runbook: Runbook) -> None:
     known = {name: value for name, value in minimal.items() if name in runbook.request.model_fields}
     request = ask(runbook.name, **({} if runbook.name.endswith("_cluster") else {"job": "sums"}), **known)
     operation = Operation(id="o", request=request, owner=Owner(kind="cli"), created=moment, updated=moment)
-    assert runbook.way_back(operation).steps == ()  # nothing was done
+    assert runbook.undo_plan(operation).steps == ()  # nothing was done
     for step in runbook.steps:
         for record in (StepRecord(started=moment), StepRecord(started=moment, finished=moment)):
             operation = operation.with_step(step.name, record)
-            assert set(runbook.way_back(operation).steps) <= set(runbook.undo)
-            assert not runbook.way_back(operation).steps or runbook.restoring
+            assert set(runbook.undo_plan(operation).steps) <= set(runbook.undo)
+            assert not runbook.undo_plan(operation).steps or runbook.restoring
 
 
 def test_the_switch_of_an_upgrade_is_one_task_and_writes_the_manifest_before_it_hands_over() -> None:

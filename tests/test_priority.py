@@ -31,7 +31,7 @@ def processes(mark: str) -> list[str]:
             if mark.encode() in path.read_bytes():
                 found.append(path.parent.name)
         except OSError:
-            continue  # it has just ended, or is somebody else's
+            continue  # it has just ended, or is someone else's
     return found
 
 

@@ -284,7 +284,7 @@ def test_points_of_an_earlier_deployment_before_the_first_window_of_a_stage_that
     result, _ = recounted(VOL_1S, [block(values)], written, bound=2000, from_the_beginning=False, had_forerunner=True)
     assert (result.off, result.expected) == (0, 2)
     alone, _ = recounted(VOL_1S, [block(values)], written, bound=2000, from_the_beginning=False)
-    assert alone.unexpected == 2  # nobody else ever wrote this measurement
+    assert alone.unexpected == 2  # no one else ever wrote this measurement
     added = written | {(3000, ()): 9}
     later, _ = recounted(VOL_1S, [block(values)], added, bound=3000, from_the_beginning=False, had_forerunner=True)
     assert later.unexpected == 1

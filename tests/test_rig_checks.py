@@ -104,7 +104,7 @@ def test_a_runbook_whose_recount_is_not_clean_fails_and_names_what_is_off(rig: R
 
 
 def test_a_second_writer_is_found(running: Rig) -> None:
-    """A driver that nobody stopped: alive, its status not final, and not the one named in the record."""
+    """A driver that no one stopped: alive, its status not final, and not the one named in the record."""
     other = jobs.record(running.store, JOB)
     assert other is not None
     checks.writes_alone(running)
@@ -152,7 +152,7 @@ def test_a_lock_that_is_held_is_found(running: Rig) -> None:
     finally:
         running.engine().release(JOB, "held")
     with pytest.raises(AssertionError, match="cluster"):
-        checks.free(running, "cluster")  # a lock that nobody ever took proves nothing
+        checks.free(running, "cluster")  # a lock that no one ever took proves nothing
 
 
 def test_a_snapshot_that_is_damaged_or_leaves_parts_behind_is_found(running: Rig) -> None:

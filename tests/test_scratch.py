@@ -1,4 +1,4 @@
-"""Restore tests: what the scratch job is, which snapshot is due, and how far it must go on."""
+"""Restore tests: what the scratch job is, which snapshot is due, and how far it must continue."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def test_an_export_without_its_manifest_is_invisible_and_cleaned_up(taken: tuple
 def test_an_operation_that_may_not_delete_ends_well_and_leaves_them_to_retention(taken: tuple[Rig, Manifest]) -> None:
     rig, _ = taken
     export(rig, "half", "gone")
-    rig.retention = rig.store  # somebody has only the credentials of operations
+    rig.retention = rig.store  # someone has only the credentials of operations
     assert rig.run("start_job").state == "succeeded"
     assert any("of sums stay until retention frees them" in line for line in rig.said)
     assert list(rig.store.list(f"snapshots/{JOB}/data/gone/"))

@@ -171,7 +171,7 @@ class Elasticity:
         found = status(demo.store, JOB, launch) if launch else None
         node = host_of(self._nodes.inventory, self._nodes.master(), found.driver) if found else None
         if node is None:
-            raise UnhealthyError(f"Nobody knows where the driver of {JOB} runs; read 'streamops jobs show {JOB}'.")
+            raise UnhealthyError(f"No one knows where the driver of {JOB} runs; read 'streamops jobs show {JOB}'.")
         with demo.story.part(f"Kill the worker on {node}, which hosts the driver, with kill -9"):
             begun = time.time()
             self._nodes.signal(node, "KILL")

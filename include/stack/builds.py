@@ -242,7 +242,7 @@ def clear_spark_homes() -> None:
 
 
 def _clear(target: Path) -> None:
-    """Remove what interrupted builds left; set-up holds a lock, so nobody is building there."""
+    """Remove what interrupted builds left; set-up holds a lock, so no one is building there."""
     target.parent.mkdir(parents=True, exist_ok=True)
     for left in target.parent.glob(f".{target.name}.*"):
         shutil.rmtree(left) if left.is_dir() else left.unlink()

@@ -1,4 +1,4 @@
-"""The servers' configuration files, written anew at every start from the stack's layout and secrets."""
+"""The servers' configuration files, written again at every start from the stack's layout and secrets."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def inventory(layout: Layout, pairs: dict[str, str]) -> None:
         "nodes": nodes,
     }
     text = yaml.safe_dump(listed, sort_keys=False)
-    layout.nodes_file.write_text(f"# The nodes of this stack, written anew at every start. No secret here.\n{text}")
+    layout.nodes_file.write_text(f"# The nodes of this stack, written again at every start. No secret here.\n{text}")
     secret = {"user": pairs["SUPERVISOR_USER"], "password": pairs["SUPERVISOR_PASSWORD"]}
     write_private(layout.nodes_private, render_pairs("Private: the nodes' supervisors.", secret))
 

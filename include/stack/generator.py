@@ -87,7 +87,7 @@ class Generator:
         return self._count is not None and self.sent >= self._count
 
     def begin(self) -> None:
-        """Find out what the topic holds and go on behind it."""
+        """Find out what the topic holds and continue behind it."""
         written: Written = self._log.begin()
         self._newest_ms = max(self._newest_ms, written.time_ms)
         self.clock.begin(written.index, time.time(), self._newest_ms)
@@ -100,7 +100,7 @@ class Generator:
             self.begin()
         now = time.time()
         if abs(now - self.clock.time_ms(self.index) / 1000) > LONGEST_BACKLOG_S:
-            _log.warning("The schedule is more than %d s away from the clock; going on from now.", LONGEST_BACKLOG_S)
+            _log.warning("The schedule is more than %d s away from the clock; continuing from now.", LONGEST_BACKLOG_S)
             self.clock.begin(self.index, now, self._newest_ms)
         allowed = min(self.clock.due(now) - self.index, max(1, int(2 * self.clock.rate * TICK_S)))
         if self._count is not None:
@@ -109,7 +109,7 @@ class Generator:
             allowed -= sent
 
     def _send(self, most: int, stopped: Callable[[], bool]) -> int:
-        """Send one batch for as long as it takes; 0 if it was given up or the sequence is taken up anew."""
+        """Send one batch for as long as it takes; 0 if it was given up or the sequence is taken up again."""
         assert self._trades is not None
         first = self.index
         columns = self._trades.take(most)
@@ -135,7 +135,7 @@ class Generator:
                     _log.warning("Stopped with %d trades not acknowledged; the next start continues there.", count)
                     return 0
         if complained:
-            _log.info("Kafka is back; going on at trade %d.", first + count)
+            _log.info("Kafka is back; continuing at trade %d.", first + count)
         self._newest_ms = times[-1]
         self.sent += count
         self.index += count

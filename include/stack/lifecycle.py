@@ -46,7 +46,7 @@ def up(home: Path | str | None = None, *, generator: bool = True, say: Say = pri
     """Start whatever of the stack does not run, and wait until all of it is ready.
 
     Raises:
-        RefusedError: a port is taken by somebody else, or the stack is one of an earlier version; nothing was started.
+        RefusedError: a port is taken by someone else, or the stack is one of an earlier version; nothing was started.
         StreamOpsError: a server did not become ready in time; names its log.
     """
     layout = Layout.find(home)
@@ -150,7 +150,7 @@ def _complete(layout: Layout, supervisor: Supervisor, generator: bool) -> bool:
     try:
         optional = {*WORKERS, *SPARE_WORKERS, *FLEET} - set(_members(layout))
     except StreamOpsError:
-        return False  # without the object store nobody knows the members
+        return False  # without the object store no one knows the members
     if not generator:
         optional.add(GENERATOR)
     return all(program.state == "RUNNING" for program in supervisor.programs() if program.name not in optional)

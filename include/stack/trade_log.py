@@ -35,7 +35,7 @@ _log = logging.getLogger("generator")
 
 
 class SequenceBrokenError(StreamOpsError):
-    """The broker no longer knows this producer, or lost what it had acknowledged: read the topic and go on."""
+    """The broker no longer knows this producer, or lost what it had acknowledged: read the topic and continue."""
 
 
 @dataclass(frozen=True)

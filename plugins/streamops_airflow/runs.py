@@ -42,7 +42,7 @@ class Run:
 
 
 def owner(context: Context, otherwise: str = "unknown") -> Owner:
-    """The DAG run, as the owner of a lock; ``otherwise`` stands for the user of a run that nobody triggered."""
+    """The DAG run, as the owner of a lock; ``otherwise`` stands for the user of a run that no one triggered."""
     dag_run = context["dag_run"]
     user = getattr(dag_run, "triggering_user_name", None) or otherwise
     return Owner(kind="airflow", dag_id=dag_run.dag_id, run_id=dag_run.run_id, user=user)

@@ -110,7 +110,7 @@ def _fetch(source: str, target: Path, expected: str) -> None:
     path.getFileSystem(configuration).copyToLocalFile(False, path, local, True)
     found = hashlib.sha256(target.read_bytes()).hexdigest()
     if found != expected:
-        raise SystemExit(f"{source} has hash {found}, published was {expected}; it was altered, publish it anew.")
+        raise SystemExit(f"{source} has hash {found}, published was {expected}; it was altered, publish it again.")
 
 
 def _end_with_parent(parent: int) -> None:

@@ -1,4 +1,4 @@
-"""A directory of files that somebody appends lines to, as a stream: rewindable, because offsets are bytes.
+"""A directory of files that someone appends lines to, as a stream: rewindable, because offsets are bytes.
 
 New files are found by themselves. A last line without its newline waits. A file that became shorter, or that does not
 hold any more what stood before the offset, was truncated or replaced: that is counted and logged, and the file is
@@ -69,7 +69,7 @@ class CsvTailReader(PulledReader):
         before, after = start[self.name], end[self.name]
         for name in sorted(after):
             begin = before.get(name, 0)
-            if after[name] < begin:  # the file began anew in this batch
+            if after[name] < begin:  # the file started over in this batch
                 begin = 0
             if after[name] > begin:
                 for line in self._lines(name, begin, after[name], None)[0]:

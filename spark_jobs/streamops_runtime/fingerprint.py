@@ -1,6 +1,6 @@
 """A stage's fingerprint from Spark's plan; no query is started.
 
-The analysed plan goes through Spark's optimizer, because the state holds what is left then: an aggregate that nobody
+The analysed plan goes through Spark's optimizer, because the state holds what is left then: an aggregate that no one
 reads has no buffer, and a join keeps only the columns that are used. What is not known here becomes *opaque*, so that
 the verdict is *unknown* and never a guess.
 """

@@ -2,7 +2,7 @@
 
 The service keeps its records, so the stream can be read again from any sequence number. A service that does not answer,
 or answers something else, is counted and asked again later; it never ends the job. A sequence number that comes twice
-is left out, and one that is skipped is counted and logged. A service that begins to count anew is read from its
+is left out, and one that is skipped is counted and logged. A service that restarts its numbering is read from its
 beginning.
 """
 
@@ -15,7 +15,7 @@ from streamops_runtime.pull import PulledReader, PulledSource
 
 _TIMEOUT_S = 5.0
 _TRIES = 3  # for one poll; the next one follows with the next batch
-_AGAIN_S = 60.0  # for a batch that was planned before: without its records nothing goes on
+_AGAIN_S = 60.0  # for a batch that was planned before: without its records nothing continues
 
 
 class HttpSource(PulledSource):
@@ -73,7 +73,7 @@ class HttpReader(PulledReader):
     def readBetweenOffsets(self, start, end):
         """The same records again: a batch that was planned and not committed."""
         last, stop = start[self.name]["sequence"], end[self.name]["sequence"]
-        last = 0 if stop < last else last  # the service began anew in this batch
+        last = 0 if stop < last else last  # the service started over in this batch
         while last < stop:
             records = [record for record in self._ask(last, _AGAIN_S) if (self._number(record) or 0) <= stop]
             fresh, highest = self._take(records, last)
@@ -109,7 +109,7 @@ class HttpReader(PulledReader):
             return True
         self.faults.add("restarted")
         self.log.error(
-            "%s: the service counts anew, it has nothing from sequence number %d on; it is read from its beginning",
+            "%s: the service restarted its numbering and has nothing from %d on; it is read from its beginning",
             self.place, last,
         )  # fmt: skip
         return False

@@ -48,7 +48,7 @@ def local_spark() -> Iterator[SparkSession]:
 
 @contextmanager
 def _quiet_stderr() -> Iterator[None]:
-    """What Spark prints while it starts is of no use to somebody who tests a job; its errors are exceptions."""
+    """What Spark prints while it starts is of no use to someone who tests a job; its errors are exceptions."""
     sys.stderr.flush()
     kept, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     try:

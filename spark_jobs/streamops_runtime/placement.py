@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 LOOK_S = 2.0
 STABLE_S = 4.0  # executors of a new worker come one after the other
 REST_S = 30.0  # between two placements, whatever comes and goes
-MISSED_S = 10.0  # so long after an executor was lost, nobody seems to take over because of it
+MISSED_S = 10.0  # so long after an executor was lost, no one seems to take over because of it
 _ANY = 2**31 - 1
 
 
@@ -61,7 +61,7 @@ class Warm:
 
     The master replaces a lost executor at once, and a cold one would get its part of the first batch after a takeover:
     with one of two executors lost, that batch took 12 s instead of 6. So lost ones are replaced when the first batch is
-    committed, or when the first driver goes on without a takeover.
+    committed, or when the first driver continues without a takeover.
 
     Args:
         count: how many executors live.

@@ -130,7 +130,7 @@ class Driver:
         """From the job record to the final status."""
         record = self.patiently(self.record)
         role = self.role(record)
-        if role == "nobody":
+        if role == "none":
             return self.end(State.STOPPED, f"the job record names launch {record.launch}, not this one")
         second = role == "writer" and self.definition.standby_driver and self.another_works()
         if second:
@@ -188,10 +188,10 @@ class Driver:
         return found.value
 
     def role(self, record: JobRecord) -> str:
-        """``writer``, ``standby`` or ``nobody``."""
+        """``writer``, ``standby`` or ``none``."""
         if record.launch == self.launch.launch:
             return "writer"
-        return "standby" if record.standby == self.launch.launch else "nobody"
+        return "standby" if record.standby == self.launch.launch else "none"
 
     def command(self) -> str | None:
         """An operation's last word to this launch."""
@@ -212,7 +212,7 @@ class Driver:
                 role = self.role(self.patiently(self.record))
                 if role == "writer":
                     return None
-                if role == "nobody":
+                if role == "none":
                     return "the job record does not name this standby any more"
                 self.publish(State.STANDBY)
                 last = time.monotonic()

@@ -19,7 +19,7 @@ _ANSWER_S = 0.3
 
 
 def listens(url: str) -> bool | None:
-    """Whether something accepts connections at the URL's port; None when nobody can say."""
+    """Whether something accepts connections at the URL's port; None when no one can say."""
     place = urlsplit(url)
     if not place.hostname or not place.port:
         return None

@@ -121,7 +121,7 @@ class Shipper(logging.Handler):
             return
         self._read += len(body)
         if self._read >= _LARGEST and len(body) < _MOST_READ:
-            self._begin_anew()
+            self._truncate()
         *whole, self._partial = (self._partial + body).split(b"\n")
         for raw in whole:
             text = raw.decode(errors="replace").rstrip()
@@ -129,8 +129,8 @@ class Shipper(logging.Handler):
                 self._before = joblogs.parse(text, self._before)
                 self._lines.append(self._before)
 
-    def _begin_anew(self) -> None:
-        """Empty the files of the driver's output. The worker appends, so it goes on at their new beginning."""
+    def _truncate(self) -> None:
+        """Empty the files of the driver's output. The worker appends, so it continues at their new beginning."""
         assert self._error_output is not None
         for path in (self._error_output, self._error_output.with_name("stdout")):
             with contextlib.suppress(OSError):

@@ -1,7 +1,7 @@
 """A short run of every stage before the real one: loads classes, compiles plans, opens connections.
 
 Each stage runs as a stream over the last moment of its sources, with a checkpoint of its own that is removed
-afterwards, and with nothing written. Each further round goes on from that checkpoint, so that loading state is warm
+afterwards, and with nothing written. Each further round continues from that checkpoint, so that loading state is warm
 as well. The first real batch then finds driver and executors warm.
 """
 

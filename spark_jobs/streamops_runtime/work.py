@@ -242,7 +242,7 @@ class Work:
             if self.warm and (commits_before or moment - begun > HOLD_S):
                 self.warm.end()
                 self.warm = None
-            if self._placement_due(moment) and not self._place_anew(driver):
+            if self._placement_due(moment) and not self._redistribute(driver):
                 return RELAUNCH
             commits = sum(item.status.commits for item in self.progress.values())
             if commits > commits_before:
@@ -273,7 +273,7 @@ class Work:
         settled = all(item.status.commits for item in self.progress.values())
         return self.placement.due(placement.executors(self.spark), settled, moment)
 
-    def _place_anew(self, driver: Driver) -> bool:
+    def _redistribute(self, driver: Driver) -> bool:
         """Start all queries again at a boundary, so that their state spreads over all executors.
 
         State stays where it was loaded for as long as its query runs. False when a query did not end in time.
@@ -286,8 +286,10 @@ class Work:
         self.stopping.clear()
         self._start_all(self.stages)
         self.placement.placed(placement.executors(self.spark), time.monotonic())
-        driver.phases_ms["place_anew"] = int((time.monotonic() - begun) * 1000)
-        log.info("state is placed anew on %s executors in %s ms", self.placement.size, driver.phases_ms["place_anew"])
+        driver.phases_ms["redistribute"] = int((time.monotonic() - begun) * 1000)
+        log.info(
+            "state is redistributed over %s executors in %s ms", self.placement.size, driver.phases_ms["redistribute"]
+        )
         return True
 
     def _tell(self, driver: Driver, state: State | None = None, reason: str = "") -> None:

@@ -1,4 +1,4 @@
-"""The map's answers without servers: nobody sees them without a login, and names are checked before any query."""
+"""The map's answers without servers: no one sees them without a login, and names are checked before any query."""
 
 from __future__ import annotations
 

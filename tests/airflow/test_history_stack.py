@@ -86,4 +86,4 @@ def test_old_runs_of_what_runs_by_itself_go_and_the_audit_stays(airflow: Airflow
         assert rows(home, "log", run) > 0
     assert kept.is_dir()
     assert "no-such-job" in airflow.error(audited.dag_id, audited.run_id, "check")
-    assert run_to_end(airflow, "scheduled_snapshots", {}).state == "success"  # Airflow goes on
+    assert run_to_end(airflow, "scheduled_snapshots", {}).state == "success"  # Airflow continues

@@ -62,7 +62,7 @@ def found(job: FreshJob, name: str) -> marks.Check | None:
 
 
 def skipping(job: FreshJob, name: str, new: str, events: int) -> None:
-    """A snapshot whose first stage goes on some events later than its state: intact, signed and wrong."""
+    """A snapshot whose first stage continues some events later than its state: intact, signed and wrong."""
     manifest = snapshots.load(job.store, job.name, name)
     stage = manifest.stages["avg_1s"]
     path = f"offsets/{stage.batch}"

@@ -43,8 +43,8 @@ def test_the_step_that_failed_and_what_was_taken_back_are_shown():
     )
     steps = view("upgrade_job", now, T)
     assert steps[0].state == "failed"
-    assert steps[-1].state == "taken back"
-    assert steps[-1].title == "Take back: restart old"
+    assert steps[-1].state == "undone"
+    assert steps[-1].title == "Undo: restart old"
 
 
 def test_a_request_holds_only_what_was_given():

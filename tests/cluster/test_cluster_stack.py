@@ -106,7 +106,7 @@ def test_a_shutdown_saves_every_job_and_a_restart_brings_back_exactly_those(stac
         run(runbooks, "scale_cluster", size=3)
 
     read, end = job.read(), job.end()
-    wait_for(lambda: job.end() > end + 2000, 180, "trades that nobody reads")
+    wait_for(lambda: job.end() > end + 2000, 180, "trades that no one reads")
     assert job.read() == read  # no new results while the cluster is down
     done = run(runbooks, "restart_cluster", **PATIENT)
     told = done.facts("caught_up")["jobs"][job.name]

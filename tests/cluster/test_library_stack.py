@@ -80,7 +80,7 @@ def test_jobs_come_back_on_the_new_library_and_their_artifacts_stay_as_they_were
         (broken / "fleet_types.py").write_text("BETA = ALPHA = 'vin string'\n")
         libraries.publish(fleet.store, broken)
         with pytest.raises(
-            StreamOpsError, match=r"cannot go on with library fleet_types/broken: sources\.alpha"
+            StreamOpsError, match=r"cannot continue with library fleet_types/broken: sources\.alpha"
         ):  # before anything is touched
             run("shutdown_cluster", library="fleet_types/broken")
         status = fleet.status()

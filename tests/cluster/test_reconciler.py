@@ -81,7 +81,7 @@ def test_an_abandoned_upgrade_is_taken_back_and_a_live_one_is_not_touched(rig: R
         engine.run_task(JOB, "left", task)
     assert once(rig) == []
     rig.runs.over[owner.run_id] = True
-    assert "taken back" in once(rig)[0]
+    assert "undone" in once(rig)[0]
     assert rig.engine().find(JOB, "left").state == "undone"
     assert locks.read(rig.store, JOB).value.operation is None
     rig.commits_more()

@@ -46,7 +46,7 @@ Batch = list[Event]
 
 @dataclass
 class Switched:
-    """What came of a change: the verdict, what was written before and after, or why Spark refused to go on."""
+    """What came of a change: the verdict, what was written before and after, or why Spark refused to continue."""
 
     verdict: Verdict
     before: list[Row]

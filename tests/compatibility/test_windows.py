@@ -152,7 +152,7 @@ def test_aggregates_in_another_order_are_refused_and_spark_would_mix_them(lab: L
     done = lab.switch(one, other, [[Event("b", 20, 12), Event("b", 7, 13)]], AFTER)
     assert done.verdict.outcome == "incompatible"
     assert not done.refused
-    assert tuple(done.all["b", 20]) == (27, 25)  # not 20, 32: each went on with the other's
+    assert tuple(done.all["b", 20]) == (27, 25)  # not 20, 32: each continued with the other's
 
 
 def test_another_key_of_the_same_type_is_refused_and_spark_would_mix_them(lab: Lab) -> None:

@@ -29,7 +29,7 @@ from stack.layout import REPOSITORY
 
 JOB = "trade-analyser"
 RATE = "2000"  # trades a second: what is shown here is that nothing is lost, not how fast it is
-PROJECT = "streamops-test"  # nobody's containers and volumes but this test's
+PROJECT = "streamops-test"  # no one's containers and volumes but this test's
 REPORT = REPOSITORY / "build" / "compose-report.json"
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]

@@ -51,7 +51,7 @@ def test_every_published_image_but_grafana_has_a_stand_in() -> None:
 
 
 def test_a_published_image_is_left_as_it_is(environment: dict[str, str], tmp_path: Path) -> None:
-    have(tmp_path, {"influxdb:2": {"maintainer": "somebody"}, "pullable": ["debian:slim"]})
+    have(tmp_path, {"influxdb:2": {"maintainer": "someone"}, "pullable": ["debian:slim"]})
     kinds = [image.kind for image in stand_ins.prepare(environment, ["influxdb:2", "debian:slim"])]
     assert kinds == ["published", "published"]
 

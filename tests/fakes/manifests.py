@@ -1,4 +1,4 @@
-"""Manifests of snapshots that nobody took."""
+"""Manifests of snapshots that no one took."""
 
 from __future__ import annotations
 

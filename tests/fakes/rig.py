@@ -52,7 +52,7 @@ SUM = Fingerprint(  # what these drivers do, in Spark's words
         ),
     ),
 )
-# Drivers are processes of their own, but need not import everything anew.
+# Drivers are processes of their own, but need not import everything again.
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["fakes.driver"])
 
@@ -185,7 +185,7 @@ class Rig:
     def __init__(self, settings: Settings, directory: Path) -> None:
         self.settings, self.store = settings, ObjectStore(settings)
         self.retention = ObjectStore(settings.for_retention())
-        self.root = ObjectStore(object_server.as_root(settings))  # somebody with all rights
+        self.root = ObjectStore(object_server.as_root(settings))  # someone with all rights
         write_env(directory / "node.env", object_server.as_job(settings))
         write_env(directory / "sink.env", object_server.as_root(settings))
         began = time.time()
@@ -259,7 +259,7 @@ class Rig:
         return found.stages[stage].offsets["events"]["0"] if found and stage in found.stages else 0
 
     def commits_more(self, stage: str = "a", windows: int = 2) -> None:
-        """The launch named in the record goes on writing."""
+        """The launch named in the record continues writing."""
         launch = self.record().launch
         start = self.offset(launch, stage)
         self.wait(lambda: self.offset(launch, stage) >= start + windows * WINDOW, "progress")

@@ -25,7 +25,7 @@ class Shelf:
         self.settings, self.job = settings, job
         self.store = ObjectStore(settings)
         self.retention = ObjectStore(settings.for_retention())
-        self.root = ObjectStore(object_server.as_root(settings))  # somebody with all rights
+        self.root = ObjectStore(object_server.as_root(settings))  # someone with all rights
         self.driver = ObjectStore(object_server.as_job(settings))
         self.s3 = object_server.client(object_server.as_root(settings))
         self.count = 0
@@ -75,11 +75,11 @@ class Shelf:
         return manifest
 
     def overwrite(self, key: str, body: bytes) -> None:
-        """What somebody can do who may write."""
+        """What someone can do who may write."""
         self.s3.put_object(Bucket=self.settings.s3_bucket, Key=key, Body=body, ChecksumAlgorithm="SHA256")
 
     def destroy(self, key: str) -> None:
-        """What only somebody with all rights can do: no version is left."""
+        """What only someone with all rights can do: no version is left."""
         self.root.delete_versions([version for version in self.root.versions(key) if version.key == key])
 
     def alter(self, key: str, body: bytes) -> None:

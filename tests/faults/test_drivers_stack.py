@@ -94,7 +94,7 @@ def test_a_paused_driver_that_wakes_up_after_a_takeover_does_not_write(job, oper
     assert final.state == State.STOPPED, final
     assert (final.holder, final.epoch) == (before.holder, before.epoch)
     assert told or "holds the lease" in final.reason or "over" in final.reason, final.reason
-    # The new driver was not disturbed: same lease, and it goes on.
+    # The new driver was not disturbed: same lease, and it continues.
     now = jobs.lease(job.store, job.name)
     assert (now.epoch, now.holder) == (held.epoch, held.holder)
     wait_for(lambda: job.status().stages["avg_1s"].batch_id > batch + 2, 90, "more batches of the new driver")

@@ -202,11 +202,11 @@ def test_without_airflow_the_same_steps_run_under_the_same_lock(job, operator: O
     servers.stop("airflow-api-server")
     try:
         request, owner, name = operator.request("cancel_job", job.name)
-        operator.engine().begin(request, owner, name)  # a DAG run that nobody can ask about
+        operator.engine().begin(request, owner, name)  # a DAG run that no one can ask about
         refused = streamops("cancel", job.name, "--without-airflow")
         assert refused.returncode == 1
         assert name in refused.stderr
-        assert "nobody knows whether that run is over" in refused.stderr
+        assert "it is unknown whether that run is over" in refused.stderr
         assert job.record().desired == "running"
         operator.owners.dead.add(owner.run_id)
         operator.engine().abort(job.name, name)

@@ -73,7 +73,7 @@ def test_full_disks_of_workers_fail_loudly_and_the_job_goes_on_when_there_is_spa
     snapshots.verify(job.store, snapshots.load(job.store, job.name, kept))
     for place in small_disks:
         (place / "filler").unlink()
-    if job.status().state is State.FAILED:  # it gave up, and said so: somebody has to start it
+    if job.status().state is State.FAILED:  # it gave up, and said so: someone has to start it
         operator.run("cancel_job", job.name)
         operator.run("start_job", job.name)
     wait_for(lambda: works_again(job), 720, "the job at work again")

@@ -46,7 +46,7 @@ def _story(fleet: Fleet, operator: Operator) -> None:
             update = operator.run("upgrade_job", fleet.name, **quiet)
             wait_for(lambda: fleet.messages("sink.vehicles", update.id), WAIT_S, "a logged ping")
             assert fleet.messages("sink.vehicles", update.id)[0].startswith("SAVING PING: ")
-        # Beta is away, alpha goes on, and a file of bad lines is of no consequence.
+        # Beta is away, alpha continues, and a file of bad lines is of no consequence.
         (fleet.alpha / "bad.csv").write_text(BAD_LINES)
         wait_for(lambda: fleet.faults().get("beta.unreachable", 0) > 0, WAIT_S, "the counted fault of beta")
         wait_for(lambda: _malformed(fleet) >= 3, WAIT_S, "the counted bad lines")

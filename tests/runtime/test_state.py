@@ -319,7 +319,7 @@ def test_an_altered_object_is_refused_before_spark_sees_it(
     altered.store.put(item.key, latest[:-1] + b"?")
     # The version that the manifest names is still there and good.
     assert state.bring_snapshot(altered.store, manifest, "once", tmp_path / "a").batch == manifest.stages["once"].batch
-    root = ObjectStore(object_server.as_root(altered.settings))  # nobody else but retention may
+    root = ObjectStore(object_server.as_root(altered.settings))  # no one else but retention may
     root.delete_versions([version for version in root.versions(item.key) if not version.latest])
     with pytest.raises(SnapshotRefusedError, match=item.key):
         state.bring_snapshot(altered.store, manifest, "once", tmp_path / "b")

@@ -1,6 +1,6 @@
 """Which snapshots stay, and the reason given for each: compared with files that a person has read.
 
-``python tests/snapshots/test_retention.py`` writes the files anew; read the difference before you commit it.
+``python tests/snapshots/test_retention.py`` writes the files again; read the difference before you commit it.
 """
 
 from __future__ import annotations

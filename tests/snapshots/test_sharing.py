@@ -80,7 +80,7 @@ def test_a_damaged_object_is_named_with_all_who_need_it_and_never_shared_again(s
             snapshots.verify(shelf.store, manifest)
     third = shelf.take("three")
     snapshots.verify(shelf.store, third)
-    fourth = shelf.take("four")  # and what three copied anew is shared by four
+    fourth = shelf.take("four")  # and what three copied again is shared by four
     assert next(item for item in fourth.objects if item.path == victim.path and item.stage == victim.stage).key in {
         item.key for item in third.objects
     }

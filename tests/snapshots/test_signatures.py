@@ -1,4 +1,4 @@
-"""Nobody believes a manifest that this installation did not sign."""
+"""No one believes a manifest that this installation did not sign."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def test_a_taken_port_is_refused_with_its_number_and_holder_before_anything_star
 def test_a_port_that_a_process_leaves_while_it_ends_is_waited_for(
     tmp_path: Path, offset: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Such a port is still bound, and nobody listens on it."""
+    """Such a port is still bound, and no one listens on it."""
     monkeypatch.setenv("STREAMOPS_PORT_OFFSET", str(offset))
     layout, seen = Layout.find(tmp_path), []
     with socket.socket() as ending:

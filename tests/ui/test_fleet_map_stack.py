@@ -77,7 +77,7 @@ def test_the_map_shows_moves_and_finds_what_the_store_holds(stack: Settings, pag
     wait_for(lambda: len(page.driver.find_elements(By.CSS_SELECTOR, rows)) == 2, 90, "the vehicle's pings")
     assert page.driver.find_element(By.ID, "vin").text == vin
     script = "return [...document.querySelectorAll(arguments[0])].map(cell => cell.textContent)"
-    newest = page.driver.execute_script(script, f"{rows}:first-child td")  # at once: the rows are made anew every 2 s
+    newest = page.driver.execute_script(script, f"{rows}:first-child td")  # at once: the rows are made again every 2 s
     assert newest[1:] == [
         f"{second[vin].latitude:.5f}", f"{second[vin].longitude:.5f}", "beta",
     ]  # fmt: skip

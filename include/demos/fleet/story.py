@@ -146,7 +146,7 @@ class FleetStory:
         self.found["kills"] = {"runs": runs, "median_s": median(item["seconds"] for item in runs)}
 
     def _case_1(self) -> None:
-        with self.story.part("Case 1: cancel and export, add a logging step, go on from the snapshot"):
+        with self.story.part("Case 1: cancel and export, add a logging step, continue from the snapshot"):
             name = f"my-snapshot-{int(time.time())}"
             done = self._run("upgrade_job", version="v2", snapshot=name, standby=False)
             stopped = done.steps["await_stop"].finished or done.steps["await_stop"].started
@@ -210,7 +210,7 @@ class FleetStory:
         status = jobs.status(self.store, JOB, record.launch) if record and record.launch else None
         node = host_of(self.nodes.inventory, self.nodes.master(), status.driver) if status else None
         if node is None:
-            raise UnhealthyError(f"Nobody knows where the driver of {JOB} runs; read 'streamops jobs show {JOB}'.")
+            raise UnhealthyError(f"No one knows where the driver of {JOB} runs; read 'streamops jobs show {JOB}'.")
         return node
 
     def _latest(self) -> list[Position]:

@@ -79,7 +79,7 @@ def _prices(report: Mapping[str, Any], origin: int, x: tuple[float, float], mark
     )
     return parts.figure(
         "Average prices of each second",
-        "Shaded is what was done to the cluster. There is no hole: trades waited in Kafka, and the job went on from "
+        "Shaded is what was done to the cluster. There is no hole: trades waited in Kafka, and the job continued from "
         "its own checkpoint each time.",
         panels,
     )
@@ -90,7 +90,7 @@ def _lateness(report: Mapping[str, Any], origin: int, x: tuple[float, float], ma
     return parts.figure(
         "How late a point is",
         "The time between the end of a second and the moment when its average could first be read from InfluxDB: what "
-        "somebody in front of a dashboard feels. It is long where no job could run, and comes back as it catches up.",
+        "someone in front of a dashboard feels. It is long where no job could run, and comes back as it catches up.",
         panel(
             [Line("avg_1s", points, "a", parts.BREAK_S)],
             x,
@@ -135,7 +135,7 @@ def _events(report: Mapping[str, Any], origin: int) -> str:
 def _restart(report: Mapping[str, Any]) -> str:
     restart = report["restart"]
     return (
-        f"<h2>While the cluster was down</h2><p>{number(restart['unread'])} trades arrived that nobody read, and no "
+        f"<h2>While the cluster was down</h2><p>{number(restart['unread'])} trades arrived that no one read, and no "
         f"new point appeared. After the restart the job read {number(restart['events'])} trades in "
         f"{parts.seconds(restart['seconds'])} until it had caught up.</p>"
     )

@@ -121,7 +121,7 @@ def _lateness(report: Mapping[str, Any], switch: int, x: tuple[float, float], ma
     return parts.figure(
         "How late a point is",
         "The time between the end of a second and the moment when its average could first be read from InfluxDB, "
-        "which is what somebody in front of a dashboard feels. "
+        "which is what someone in front of a dashboard feels. "
         f"{numbers}The peak is the upgrade: points of the seconds in which no version was writing come all at once, "
         "as soon as the new one takes over.",
         panel([line], x, title="Lateness", unit="s", marks=[mark], zero=True, x_label=f"window end, {_X}"),

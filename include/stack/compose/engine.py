@@ -166,7 +166,7 @@ def _built() -> Path:
     log = builds.cache() / "log" / f"{builds.COMPOSE.name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     with (builds.cache() / "setup.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # set-up holds it too: nobody builds the same thing twice
+        fcntl.flock(lock, fcntl.LOCK_EX)  # set-up holds it too: no one builds the same thing twice
         target = builds.COMPOSE.target()
         try:
             return target if target.is_file() else builds.COMPOSE.build(log)

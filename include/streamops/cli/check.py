@@ -150,5 +150,5 @@ def _last(against: tuple[Verdict, ...]) -> str:
         return f"An upgrade would be refused: {', '.join(never)} cannot continue its state."
     if against:
         options = " ".join(f"--accept-loss {item.stage}" for item in against)
-        return f"An upgrade would be refused as long as nobody agrees to lose state: {options}"
+        return f"An upgrade would be refused unless you accept the loss of state: {options}"
     return "An upgrade would be accepted."

@@ -60,7 +60,7 @@ def guarded(command: Callable[P, R]) -> Callable[P, R]:
         except StreamOpsError as error:
             fail(str(error))
         except KeyboardInterrupt:
-            err.print("Interrupted. What was already started goes on; 'streamops operations' shows it.")
+            err.print("Interrupted. What was already started continues; 'streamops operations' shows it.")
             raise typer.Exit(130) from None
         except BrokenPipeError:  # the reader of a pipe has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

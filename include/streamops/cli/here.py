@@ -49,7 +49,7 @@ def run(settings: Settings, asked: Request, say: Callable[[str], None]) -> Opera
 
     Raises:
         LockedError: another operation holds the job. One of a DAG run whose Airflow does not answer is not taken.
-        StreamOpsError: what failed, after it was taken back.
+        StreamOpsError: what failed, after it was undone.
     """
     if answers(settings, asked.runbook):
         say(f"Airflow at {settings.airflow_url} answers, so this could run there; it runs here, as you asked.")
@@ -64,7 +64,7 @@ def run(settings: Settings, asked: Request, say: Callable[[str], None]) -> Opera
     except LockedError as error:
         if owners.silent:
             raise LockedError(
-                f"{error} Airflow does not answer, so nobody knows whether that run is over; nothing was done. Start "
+                f"{error} Airflow does not answer, so it is unknown whether that run is over; nothing was done. Start "
                 "Airflow, or wait until it answers."
             ) from None
         raise

@@ -86,7 +86,7 @@ def show(job: Annotated[str, typer.Argument(help="The job.")], json: console.Jso
         origin = f", from snapshot {deployment.from_snapshot}" if deployment.from_snapshot else ""
         console.say(f"deployment {deployment.number} since {console.when(deployment.created)}{origin}")
     if record.paused:
-        console.say(f"paused: nobody starts it again by itself (streamops jobs resume {job})")
+        console.say(f"paused: no one starts it again by itself (streamops jobs resume {job})")
     if lease:
         console.say(f"lease: epoch {lease.epoch}, launch {lease.launch}, holder {lease.holder or 'none'}")
     if status and looks:
@@ -109,7 +109,7 @@ def show(job: Annotated[str, typer.Argument(help="The job.")], json: console.Jso
 def pause(job: Annotated[str, typer.Argument(help="The job.")]) -> None:
     """Keep reconciliation away from a job: it is not started again by itself."""
     _set_paused(job, True)
-    console.say(f"{job} is paused: nobody starts it again by itself. Next: streamops jobs resume {job}")
+    console.say(f"{job} is paused: no one starts it again by itself. Next: streamops jobs resume {job}")
 
 
 @app.command("resume")

@@ -1,4 +1,4 @@
-"""``operations``: what was done, by whom, how far it came; and what to do with one that nobody finishes."""
+"""``operations``: what was done, by whom, how far it came; and what to do with one that no one finishes."""
 
 from __future__ import annotations
 

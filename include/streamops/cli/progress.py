@@ -17,7 +17,7 @@ _SIGNS: dict[StepState, str] = {
     "running": "[yellow]►[/]",
     "done": "[green]✓[/]",
     "failed": "[red]✗[/]",
-    "taken back": "[yellow]↶[/]",
+    "undone": "[yellow]↶[/]",
 }
 
 

@@ -87,7 +87,7 @@ def show(snapshot: Address, json: console.Json = False) -> None:
         return
     how = "while the job ran" if manifest.live else "after the job was stopped"
     console.out.print(f"[bold]{job}/{name}[/]: version {manifest.version}, deployment {manifest.deployment}")
-    console.say(f"taken:     {console.when(manifest.created)}, {how}, by {manifest.requested_by or 'nobody named'}")
+    console.say(f"taken:     {console.when(manifest.created)}, {how}, by {manifest.requested_by or 'unknown'}")
     console.say(f"run:       {manifest.dag_run or '-'}, operation {manifest.operation or '-'}")
     size = f"{manifest.size:,} bytes in {len(manifest.objects)} objects"
     console.say(f"size:      {size}, of which {sum(item.size for item in own):,} in {len(own)} are its own")
@@ -209,7 +209,7 @@ def verify(
     what: Annotated[str, typer.Argument(metavar="JOB[/NAME]", help="A snapshot, or all of a job.")],
     state: Annotated[bool, typer.Option("--state", help="Also let local Spark read the state itself.")] = False,
     restore: Annotated[
-        bool, typer.Option("--restore", help="Also restore it into a scratch job, let that go on, and recount it.")
+        bool, typer.Option("--restore", help="Also restore it into a scratch job, let that continue, and recount it.")
     ] = False,
     json: console.Json = False,
 ) -> None:
@@ -260,7 +260,7 @@ def diff(first: Address, second: Address, json: console.Json = False) -> None:
         if a is None or b is None:
             rows.add_row(item.stage, "-", "-", "-", "-", "-", f"only in {first if b is None else second}")
             continue
-        note = "" if item.same_query else "another query: the stage started anew in between"
+        note = "" if item.same_query else "another query: the stage started with empty state in between"
         change = b.state_size - a.state_size
         events = sum(item.events.values())
         rows.add_row(
@@ -288,7 +288,7 @@ def import_(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A file that 'export' wrote.")],
     trust: Annotated[bool, typer.Option("--trust", help="Accept it although another installation signed it.")] = False,
 ) -> None:
-    """Bring a snapshot from a file into this installation. Run it again if it died: it goes on."""
+    """Bring a snapshot from a file into this installation. Run it again if it died: it continues."""
     with _Bar(str(file)) as bar:
         done = portable.load(console.store(), file, trust=trust, progress=bar.show)
     place = f"{done.manifest.job}/{done.manifest.name}"

@@ -37,7 +37,7 @@ def demo(
 ) -> None:
     """Tell a story under load, and prove that nothing was lost.
 
-    Can be run again on the same stack: state is continued, and the story begins anew.
+    Can be run again on the same stack: state is continued, and the story starts over.
     """
     if told is Told.FLEET:
         _fleet()

@@ -211,7 +211,7 @@ class Airflow:
         try:
             return self._http.request(method, path, headers=headers, **request)
         except httpx.HTTPError as error:
-            # Nobody there, or too slow: said at once. A connection lost on the way: Airflow restarts, or ended it.
+            # No one there, or too slow: said at once. A connection lost on the way: Airflow restarts, or ended it.
             lost = isinstance(error, httpx.ReadError | httpx.WriteError | httpx.RemoteProtocolError)
             raise (_PassingError if lost else UnreachableError)(
                 f"Airflow at {self.url} did not answer ({type(error).__name__}); "

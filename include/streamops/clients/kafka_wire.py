@@ -121,7 +121,7 @@ class Broker:
             raise NotFoundError(f"Topic {topic} has no partition {partition}; check the recorded offsets.") from None
 
     def forget_leaders(self) -> None:
-        """Look leaders up again; for answers that say somebody else leads."""
+        """Look leaders up again; for answers that say someone else leads."""
         self._leaders.clear()
         self._pause()
 

@@ -89,7 +89,7 @@ def _version_all_but(settings: Settings, prefixes: Iterable[str]) -> bool:
     """Keep the versions of all objects but these; False at a server that cannot tell them apart.
 
     Not part of S3: MinIO's own element of the versioning configuration. It keeps all versions of an object in one file,
-    which it writes anew with each version, and reads that file of each removed object to list what is left: after two
+    which it writes again with each version, and reads that file of each removed object to list what is left: after two
     hours of a job one more status takes ten times as long, and a look at its checkpoint fifty times.
 
     Only for a bucket without versions: where an object has some, its deletion would bring the one before into sight.

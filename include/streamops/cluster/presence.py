@@ -21,7 +21,7 @@ def unclaimed(master: Master, statuses: Iterable[DriverStatus | None]) -> tuple[
 def held(master: Master, status: DriverStatus | None, others: Iterable[DriverStatus | None] = ()) -> bool:
     """Whether the master has a driver that is this launch's, or may become it.
 
-    A relaunched driver gets a new id, and says so only once it has started. Until then a driver that nobody has
+    A relaunched driver gets a new id, and says so only once it has started. Until then a driver that no one has
     claimed may be it.
     """
     if status is not None and status.state in FINAL:

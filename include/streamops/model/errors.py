@@ -22,7 +22,7 @@ class DamagedError(StreamOpsError):
 
 
 class ConflictError(StreamOpsError):
-    """A conditional write lost: somebody else changed or created the object first."""
+    """A conditional write lost: someone else changed or created the object first."""
 
 
 class PublishedError(StreamOpsError):

@@ -1,4 +1,4 @@
-"""What a snapshot is: its manifest, signed, and how one is read from bytes that nobody trusts yet."""
+"""What a snapshot is: its manifest, signed, and how one is read from bytes that no one trusts yet."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def parse(body: bytes, where: str, keyring: Keyring) -> Manifest:
 
 
 def decode(body: bytes, where: str) -> dict[str, Any]:
-    """The fields as they stand, trusted by nobody. Raises SnapshotRefusedError."""
+    """The fields as they stand, trusted by no one. Raises SnapshotRefusedError."""
     try:
         fields = json.loads(body, object_pairs_hook=_once) if len(body) <= MAX_BYTES else None
     except (ValueError, RecursionError):

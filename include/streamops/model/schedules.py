@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict
 from streamops.model.definitions import MIN_SNAPSHOT_MS, Snapshots, milliseconds
 from streamops.model.errors import DefinitionError
 
-LOOK = timedelta(milliseconds=MIN_SNAPSHOT_MS)  # how often somebody looks
+LOOK = timedelta(milliseconds=MIN_SNAPSHOT_MS)  # how often someone looks
 _YEAR = timedelta(days=366)
 
 
@@ -81,7 +81,7 @@ def previous(plan: Snapshots, moment: datetime) -> datetime | None:
 def due(plan: Snapshots | None, last: datetime | None, since: datetime, moment: datetime) -> Due | None:
     """The snapshot to take now, if any.
 
-    Of several times that were missed (nobody looked, or the job was held), only the newest counts: more snapshots of
+    Of several times that were missed (no one looked, or the job was held), only the newest counts: more snapshots of
     one moment would be of no use.
 
     Args:

@@ -1,4 +1,4 @@
-"""Operations: what was asked for, the steps of each runbook, how each acts and is taken back, and the receipt.
+"""Operations: what was asked for, the steps of each runbook, how each acts and is undone, and the receipt.
 
 May import every room but ``upkeep`` and ``cli``. Only an operation changes what a job or the cluster should be.
 

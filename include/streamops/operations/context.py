@@ -73,7 +73,7 @@ class StepContext:
     def empty(self, version: ArtifactManifest) -> frozenset[str]:
         """Stages whose earlier state is not continued, as the check found and an operator accepted.
 
-        Only in the version that was asked for: what is taken back gets all of its state back.
+        Only in the version that was asked for: what is undone gets all of its state back.
         """
         asked = isinstance(self.operation.request, NewVersion) and self.operation.request.version == version.version
         return frozenset(self.checked.empty if asked else ())

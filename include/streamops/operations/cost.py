@@ -18,7 +18,7 @@ class Cost(BaseModel):
 
     ``again``: stage -> events that are processed a second time. ``first``: stage -> events that came since the
     snapshot and that the present version had no such stage for. ``rewritten``: measurement -> results after this time
-    are written again, with the same keys; None: all of them. ``frozen``: measurements that nobody writes any more.
+    are written again, with the same keys; None: all of them. ``frozen``: measurements that no one writes any more.
     ``stands``: where each stage of the present version stands.
     ``exact`` is False when the present position cannot be read, and the end of the ledger stands for it.
     """

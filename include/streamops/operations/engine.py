@@ -40,7 +40,7 @@ class Engine:
     Args:
         say: receives one line for each thing done, with ids, counts and durations; together they are the audit.
         at_point: called with a step and ``before`` (recorded as started) or ``after`` (effect done, not recorded
-            yet): where tests kill, and where a task that may no longer run refuses to go on. The steps of taking
+            yet): where tests kill, and where a task that may no longer run refuses to continue. The steps of taking
             an operation back are named ``undo:STEP``.
     """
 
@@ -166,8 +166,8 @@ class Engine:
         """Take a failed operation back, step by recorded step; says what was done."""
         operation = self._read(job, operation_id)
         if operation.state in OVER:
-            return f"Operation {operation_id} is {operation.state}; there is nothing to take back."
-        back = runbooks.of(operation).way_back(operation)
+            return f"Operation {operation_id} is {operation.state}; there is nothing to undo."
+        back = runbooks.of(operation).undo_plan(operation)
         for name in back.steps:
             self._run_undo(job, operation_id, name)
         if back.steps:
@@ -188,11 +188,11 @@ class Engine:
     # --- without Airflow
 
     def run(self, request: Request, owner: Owner, operation_id: str) -> Operation:
-        """All tasks in this process; on failure, taken back. The lock is free at the end.
+        """All tasks in this process; on failure, undone. The lock is free at the end.
 
         Raises:
             LockedError: another operation holds the job; nothing was done.
-            StreamOpsError: what failed, after it was taken back.
+            StreamOpsError: what failed, after it was undone.
         """
         self.begin(request, owner, operation_id)
         return self._carry_on(request.job, operation_id)
@@ -201,11 +201,11 @@ class Engine:
         """Finish an operation whose owner is gone, from its recorded step on.
 
         Raises:
-            RefusedError: its owner lives, it is over, or it is being taken back.
+            RefusedError: its owner lives, it is over, or it is being undone.
         """
         operation = self._orphan(job, operation_id, "resume")
         if operation.undo:
-            raise RefusedError(f"Operation {operation_id} is being taken back; finish that with 'operations abort'.")
+            raise RefusedError(f"Operation {operation_id} is being undone; finish that with 'operations abort'.")
         self._change(job, operation_id, {"state": "running", "reason": ""})
         return self._carry_on(job, operation_id)
 
@@ -264,15 +264,15 @@ class Engine:
         return operation
 
     def _settle(self, job: str, operation_id: str) -> None:
-        """An operation whose owner is gone is taken back before the next one begins."""
+        """An operation whose owner is gone is undone before the next one begins."""
         operation = self.find(job, operation_id)
         if operation is None or operation.state in OVER:
             return
         self.say(
-            f"Operation {operation_id} was abandoned at {runbooks.of(operation).at(operation)}: it is taken back first"
+            f"Operation {operation_id} was abandoned at {runbooks.of(operation).at(operation)}: it is undone first"
         )
         self.fail(job, operation_id, "abandoned by its owner")
-        back = runbooks.of(operation).way_back(operation)
+        back = runbooks.of(operation).undo_plan(operation)
         for name in back.steps:
             self._run_undo(job, operation_id, name, locked=False)
         self._change(job, operation_id, {"state": "undone" if back.steps else "aborted"})
@@ -313,10 +313,10 @@ class Engine:
         """Make sure that this operation may still act."""
         if operation.state in OVER or operation.undo:
             raise RefusedError(
-                f"Operation {operation.id} is {operation.state if operation.state in OVER else 'being taken back'}; "
+                f"Operation {operation.id} is {operation.state if operation.state in OVER else 'being undone'}; "
                 "nothing more is done in it. Trigger the runbook again."
             )
-        if operation.state == "failed":  # somebody cleared a task: go on, if the job is still free
+        if operation.state == "failed":  # someone cleared a task: continue, if the job is still free
             finished = self.ports.owners.finished
             runbook, owner = operation.request.runbook, operation.owner
             locks.acquire(self.store, operation.job, operation.id, runbook, owner, finished, now())

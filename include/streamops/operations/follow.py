@@ -21,9 +21,9 @@ from streamops.store.object_store import ObjectStore
 
 HELD = "held_by_another_operation"  # under which the first task tells, of a run that it skips, which
 POLL_S = 1.0
-PATIENCE_S = 60.0  # Airflow may be restarted while it is followed; the runbook goes on without being watched
+PATIENCE_S = 60.0  # Airflow may be restarted while it is followed; the runbook continues without being watched
 
-StepState = Literal["waiting", "running", "done", "failed", "taken back"]
+StepState = Literal["waiting", "running", "done", "failed", "undone"]
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def _wrong(runbook: str, item: Any) -> str:
 
 
 def view(runbook: str, operation: Operation | None, now: datetime) -> tuple[StepView, ...]:
-    """The plan with what has been done of it; steps of taking it back come last."""
+    """The plan with what has been done of it; steps of undoing it come last."""
     if operation is None:
         return tuple(StepView(step.name, step.title, "waiting") for step in runbooks.find(runbook).steps)
     failed = operation.state not in ("running", "succeeded")
@@ -76,9 +76,9 @@ def view(runbook: str, operation: Operation | None, now: datetime) -> tuple[Step
         reported = facts(operation.facts(step.name))
         shown.append(StepView(step.name, step.title, state, ((ended or until) - began).total_seconds(), reported))
     for name, record in operation.undo.items():
-        state = "taken back" if record.finished else "running"
+        state = "undone" if record.finished else "running"
         seconds = ((record.finished or now) - record.started).total_seconds()
-        title = f"Take back: {name.replace('_', ' ')}"
+        title = f"Undo: {name.replace('_', ' ')}"
         shown.append(StepView(f"undo {name}", title, state, seconds, facts(record.facts)))
     return tuple(shown)
 
@@ -224,5 +224,5 @@ def _afterwards(operation: Operation | None) -> str:
         return ""
     restored = [name for name, record in operation.undo.items() if record.finished]
     if operation.state == "undone" and restored and operation.before and operation.before.version:
-        return f" It was taken back: {operation.job} {operation.before.version} is as before."
+        return f" It was undone: {operation.job} {operation.before.version} is as before."
     return ""

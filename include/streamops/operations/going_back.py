@@ -1,7 +1,7 @@
 """Going back: an earlier version from the snapshot that was taken of it, or the same version from an earlier one.
 
 Both are one set of steps. The snapshot exists already, so the new deployment's state is in place before anything is
-stopped; and the deployment that runs keeps its own checkpoint, from which it goes on should the way back fail.
+stopped; and the deployment that runs keeps its own checkpoint, from which it continues should the way back fail.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from streamops.operations.facts import CaughtUp, Checked, Recounted, Reserved, S
 from streamops.operations.health import Health
 from streamops.operations.operation import Operation
 from streamops.operations.requests import GoingBack
-from streamops.operations.runbook import Act, Runbook, Step, WayBack
+from streamops.operations.runbook import Act, Runbook, Step, UndoPlan
 from streamops.spark import checkpoints
 from streamops.store import jobs, keys
 from streamops.versions import archives, artifacts
@@ -67,7 +67,7 @@ def check(context: StepContext, manifest: Manifest) -> Checked:
 def previous(context: StepContext, present: Deployment) -> Manifest:
     """The snapshot from which the present version took over from the one before.
 
-    Deployments of the same version in between (after a restore, or an upgrade that was taken back) are walked over.
+    Deployments of the same version in between (after a restore, or an upgrade that was undone) are walked over.
     """
     store, at = context.ports.store, present
     seen: set[int] = set()
@@ -200,7 +200,7 @@ def assess_catch_up(
         return Health(True, None, "everything that had been processed before has been processed again")
     shown = ", ".join(f"{name} {'not begun' if n is None else f'{n:,} events'}" for name, n in left.items())
     if moment >= until:
-        return Health(True, None, f"it goes on catching up ({shown}); until then old results stand beside new ones")
+        return Health(True, None, f"it is still catching up ({shown}); until then old and new results are mixed")
     return Health(False, None, f"still to process again: {shown}")
 
 
@@ -254,17 +254,19 @@ def recount(context: StepContext) -> Recounted:
     return steps.recount_since(context, min(known), "the snapshot")
 
 
-def way_back(operation: Operation) -> WayBack:
+def undo_plan(operation: Operation) -> UndoPlan:
     """The deployment that ran before still has its own checkpoint, whatever the operation did."""
     if not operation.started("reserve"):
-        return WayBack()
+        return UndoPlan()
     if operation.done("healthy"):
-        return WayBack("the job runs from the snapshot, and continues")
+        return UndoPlan("the job runs from the snapshot and keeps running")
     if not operation.started("request_stop"):
-        return WayBack("what runs was never asked to stop; the new driver is dismissed", ("dismiss",))
+        return UndoPlan("what runs was never asked to stop; the new driver is dismissed", ("dismiss",))
     if not operation.reported("check", Checked).running:
-        return WayBack("the job is left as it was found: nothing of it runs", ("dismiss", "leave"))
-    return WayBack("what ran before runs again, from its own checkpoint", ("dismiss", "take_back", "submit", "healthy"))
+        return UndoPlan("the job is left as it was found: nothing of it runs", ("dismiss", "leave"))
+    return UndoPlan(
+        "what ran before runs again, from its own checkpoint", ("dismiss", "take_back", "submit", "healthy")
+    )
 
 
 def runbook(request: type[GoingBack], check: Act) -> Runbook:
@@ -308,7 +310,7 @@ def runbook(request: type[GoingBack], check: Act) -> Runbook:
             Step("recount", "recount", "Recompute the results from the ledger and compare", recount),
             Step("finish", "finish", "Write the receipt and close the operation", steps.finish),
         ),
-        way_back=way_back,
+        undo_plan=undo_plan,
         undo={
             "dismiss": undo.dismiss,
             "take_back": lambda context: undo.take_back(context, context.before.deployment),

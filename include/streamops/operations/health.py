@@ -50,7 +50,7 @@ def fails_repeatedly(stage: str, failures: int) -> str:
 def assess_new(status: DriverStatus | None, lease: Lease | None, launch: str, stages: Iterable[str]) -> Health:
     """As ``assess``, of a version that has yet to prove itself: a query that only fails is not waited for.
 
-    The driver goes on trying, which is right when a server is away under a job that has worked; here somebody waits,
+    The driver continues trying, which is right when a server is away under a job that has worked; here someone waits,
     and while they wait no version works.
     """
     found = assess(status, lease, launch, stages)

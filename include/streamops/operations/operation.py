@@ -106,7 +106,7 @@ class Operation(BaseModel):
     created: datetime
     updated: datetime
     steps: dict[str, StepRecord] = {}
-    undo: dict[str, StepRecord] = {}  # the steps of taking it back, by name
+    undo: dict[str, StepRecord] = {}  # the steps of undoing it, by name
     before: JobRecord | None = None  # the job record when the operation began
 
     @property

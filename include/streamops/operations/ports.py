@@ -48,7 +48,7 @@ class OwnersPort(Protocol):
     """What is known of owners."""
 
     def finished(self, owner: Owner) -> bool | None:
-        """Whether the owner is certainly over; None when nobody knows."""
+        """Whether the owner is certainly over; None when no one knows."""
 
 
 class NodesPort(Protocol):

@@ -44,7 +44,7 @@ class StageWatch:
         rate: events that arrive per second.
         batch_s: how long its last batch took.
         rows: written since the version took over.
-        expected: in how many batches the old version would have written something meanwhile; None: nobody knows.
+        expected: in how many batches the old version would have written something meanwhile; None: no one knows.
     """
 
     failures: int = 0
@@ -92,7 +92,7 @@ def falls_behind(stage: StageWatch, moment: datetime) -> str:
     """Why a stage falls behind; empty when it keeps up or catches up.
 
     The lag after a commit goes up and down with the batches, so halves of the time are compared. A batch that takes
-    far longer than the one before counts as a point of its own, since nobody knows when it ends.
+    far longer than the one before counts as a point of its own, since no one knows when it ends.
     """
     points = [sample.lag for sample in stage.samples]
     silent_s = (moment - stage.samples[-1].at).total_seconds() if stage.samples else 0.0

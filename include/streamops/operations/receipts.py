@@ -66,7 +66,7 @@ class Receipt(BaseModel):
     recount: dict[str, Any] = {}
     steps: dict[str, float | None] = {}
     undo: dict[str, float | None] = {}
-    facts: dict[str, dict[str, Any]] = {}  # by step; those of taking it back as "undo:STEP"
+    facts: dict[str, dict[str, Any]] = {}  # by step; those of undoing it as "undo:STEP"
     gap_seconds: float | None = None  # from the word to stop to the first commit after it, as far as the steps show
 
 
@@ -165,12 +165,12 @@ def lines(found: Receipt) -> Iterator[str]:
     if found.cost.get("again"):
         again = ", ".join(f"{stage} {events:,}" for stage, events in found.cost["again"].items())
         yield f"  cost: events processed again: {again}"
-    for title, durations in (("steps", found.steps), ("taken back", found.undo)):
+    for title, durations in (("steps", found.steps), ("undone", found.undo)):
         if durations:
             took = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in durations.items() if seconds is not None)
             yield f"  {title}: {took}"
     if found.gap_seconds is not None:
-        yield f"  gap: at most {found.gap_seconds:.1f} s from the word to stop until every stage worked again"
+        yield f"  gap: at most {found.gap_seconds:.1f} s from the stop request until every stage was working again"
     if found.recount:
         clean = "clean" if found.recount.get("clean") else "not clean"
         yield f"  recount: {found.recount.get('reason') or clean}"

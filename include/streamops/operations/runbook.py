@@ -1,4 +1,4 @@
-"""A runbook: what may be asked for, its steps in order, and how an operation that was begun is taken back.
+"""A runbook: what may be asked for, its steps in order, and how an operation that was begun is undone.
 
 The plan that a dry run prints, that Airflow's tasks carry out, that the documentation shows and that tests take their
 kill points from is this one object.
@@ -19,7 +19,7 @@ from streamops.operations.operation import Operation, Request
 
 Act = Callable[[StepContext], Facts]
 Look = Callable[[StepContext], Health]
-NOTHING = "nothing was changed; there is nothing to take back"
+NOTHING = "nothing was changed; there is nothing to undo"
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class WayBack:
+class UndoPlan:
     """What taking an operation back means: ``steps`` by name, and what is true afterwards, for people."""
 
     outcome: str = NOTHING
@@ -63,17 +63,17 @@ class Runbook:
 
     Args:
         request: the model of what may be asked for; its ``runbook`` is the name.
-        way_back: decides from what is recorded how an operation is taken back.
-        undo: what the steps of taking it back do, by name.
+        undo_plan: decides from what is recorded how an operation is undone.
+        undo: what the steps of undoing it do, by name.
         restoring: the task that takes an unfinished operation back at the end of a run; empty if there is none.
-        forward: whether an operation that nobody works on any more is finished rather than taken back, once its
+        forward: whether an operation that no one works on any more is finished rather than undone, once its
             check is done.
         starts: whether a driver that ends for good means that the job, which this operation started, is stopped.
     """
 
     request: type[Request]
     steps: tuple[Step, ...]
-    way_back: Callable[[Operation], WayBack] = lambda operation: WayBack()
+    undo_plan: Callable[[Operation], UndoPlan] = lambda operation: UndoPlan()
     undo: Mapping[str, Act] = field(default_factory=dict)
     restoring: str = ""
     forward: Callable[[Operation], bool] = lambda operation: True

@@ -156,7 +156,7 @@ def _library(
 def give(context: StepContext, version: str | None, number: int, launch: str) -> None:
     """Name the launch that may write, as the job's desired state, and let it run."""
     found = jobs.record(context.ports.store, context.job)
-    given_out = found.last_deployment if found else 0  # also what this operation reserved before it was taken back
+    given_out = found.last_deployment if found else 0  # also what this operation reserved before it was undone
     update = {
         "desired": "running",
         "version": version,

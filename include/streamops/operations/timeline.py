@@ -1,7 +1,7 @@
 """Operations on the time line of the dashboards: one point in InfluxDB for each operation that is over.
 
 The point stands at the time when the operation began, which never changes: a step that is repeated, or an operation
-that failed and was then taken back, writes over its own point. Receipts stay the record; this is what a chart shows.
+that failed and was then undone, writes over its own point. Receipts stay the record; this is what a chart shows.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def kind(runbook: str) -> str:
 def line(found: Receipt) -> str:
     """An operation as one point: tags ``job`` and ``kind``, fields ``id``, ``state``, ``seconds`` and ``text``.
 
-    The state is no tag: as one, an operation that failed and was then taken back would be two points.
+    The state is no tag: as one, an operation that failed and was then undone would be two points.
     """
     return wide_line(
         MEASUREMENT,

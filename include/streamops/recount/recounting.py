@@ -40,7 +40,7 @@ class StagePlan:
     ``from_the_beginning`` says that no event of the source lies before ``start``.
     ``had_forerunner`` says that an earlier deployment had a stage of this name, whose state was not kept: the points
     before this stage's first window are its, and are not looked at.
-    ``after_ms``: windows that end by then were closed by somebody else, and are not looked at.
+    ``after_ms``: windows that end by then were closed by someone else, and are not looked at.
     """
 
     stage: str

@@ -1,4 +1,4 @@
-"""Finding, listing and committing manifests. Nobody reads one past its signature."""
+"""Finding, listing and committing manifests. No one reads one past its signature."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Whether a snapshot's objects are what its manifest says.
 
-What counts is the version that the manifest names: an object that somebody wrote over, or deleted, is still there.
+What counts is the version that the manifest names: an object that someone wrote over, or deleted, is still there.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def read(store: ObjectStore, item: ManifestObject, write: Callable[[bytes], obje
 
 
 def is_covered(store: ObjectStore, item: ManifestObject) -> bool:
-    """Whether somebody wrote over an object, or deleted it, since the snapshot was taken; its version may be intact."""
+    """Whether someone wrote over an object, or deleted it, since the snapshot was taken; its version may be intact."""
     try:
         return store.head(item.key).version_id != item.version_id
     except NotFoundError:

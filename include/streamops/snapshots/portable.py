@@ -2,7 +2,7 @@
 
 The archive holds also the published version (artifact, runtime and shared library), so that a job can be started from
 it on an installation that never saw it. An import copies nothing that it has not compared with the manifest, and makes
-the snapshot exist last, signed with the target's own key. Both can be run again after they died, and go on.
+the snapshot exist last, signed with the target's own key. Both can be run again after they died, and continue.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ class Candidate:
     pinned: str = ""
     used_by: tuple[str, ...] = ()
     damaged: str = ""
-    refused: str = ""  # the manifest cannot be believed: nobody knows what it holds
+    refused: str = ""  # the manifest cannot be believed: no one knows what it holds
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,7 @@ def require_space(needed: int, free: int | None) -> None:
 
     Args:
         needed: bytes of the export.
-        free: bytes free where the object store keeps its data; None when nobody knows.
+        free: bytes free where the object store keeps its data; None when no one knows.
 
     Raises:
         SnapshotRefusedError: there is less than twice the size.

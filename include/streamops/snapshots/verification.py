@@ -41,7 +41,7 @@ def read_back(store: ObjectStore, manifest: Manifest) -> list[Found]:
 
 
 def _covered(store: ObjectStore, manifest: Manifest) -> str:
-    """What somebody did to objects since, in words; empty for nothing. It does no harm, but nobody should do it."""
+    """What someone did to objects since, in words; empty for nothing. It does no harm, but no one should do it."""
     with ThreadPoolExecutor(checkpoints.THREADS) as pool:
         marked = zip(
             manifest.objects, pool.map(lambda item: integrity.is_covered(store, item), manifest.objects), strict=True
@@ -50,7 +50,7 @@ def _covered(store: ObjectStore, manifest: Manifest) -> str:
     if not names:
         return ""
     others = f" and {len(names) - 1} more" if names[1:] else ""
-    return f"{names[0]}{others} written over or deleted by somebody since; the snapshot's own versions are used"
+    return f"{names[0]}{others} overwritten or deleted since; the snapshot's own versions are used"
 
 
 def verify(store: ObjectStore, job: str, name: str, say: Say = lambda line: None) -> Check:

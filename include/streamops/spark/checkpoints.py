@@ -79,7 +79,7 @@ class CopiedFile:
 
 
 def tail(store: ObjectStore, prefix: str) -> Tail:
-    """The tail of the checkpoint below ``prefix``; the query may go on writing meanwhile.
+    """The tail of the checkpoint below ``prefix``; the query may continue writing meanwhile.
 
     Raises:
         CheckpointError: no batch is committed there, or a needed file is missing.
@@ -337,7 +337,7 @@ def prepare_epoch(
     Killed anywhere, it can be run again: an epoch counts only from its ready mark on, which is written last.
 
     Returns:
-        The batch that each stage continues after; stages that start anew are not in it.
+        The batch that each stage continues after; stages that start with empty state are not in it.
     """
     key = keys.epoch_ready(job, deployment, epoch)
     if is_ready(store, job, deployment, epoch):
@@ -404,7 +404,7 @@ def commit_times(store: ObjectStore, prefix: str) -> dict[int, datetime]:
 
 
 def brought(store: ObjectStore, job: str, deployment: int, epoch: int) -> dict[str, int]:
-    """The batch that each stage of a ready epoch continues after; stages that started anew are not in it."""
+    """The batch that each stage of a ready epoch continues after; those that started empty are not in it."""
     return dict(json.loads(store.get(keys.epoch_ready(job, deployment, epoch)).body)["stages"])
 
 

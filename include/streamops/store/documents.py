@@ -60,7 +60,7 @@ def write(store: ObjectStore, key: str, value: BaseModel, *, over: str | None = 
         The etag of what is now stored.
 
     Raises:
-        ConflictError: somebody else wrote first.
+        ConflictError: someone else wrote first.
     """
     body = value.model_dump_json(indent=1).encode()
     try:
@@ -80,7 +80,7 @@ def update(
     *,
     known: Versioned[M] | None = None,
 ) -> Versioned[M]:
-    """Change a stored model; when somebody else writes meanwhile, what they wrote is changed instead.
+    """Change a stored model; when someone else writes meanwhile, what they wrote is changed instead.
 
     Args:
         change: makes the new model of the stored one, which is None when there is none. An equal one is not written.

@@ -2,7 +2,7 @@
 
 ``jobs`` is what drivers and executors use, ``operations`` what Airflow's tasks and the command line use, and
 ``retention`` what removes snapshots, or a whole job. No policy of MinIO can forbid writing over an object, so what
-protects a snapshot is that nobody but ``retention`` may remove a version: what was written over is still there, and
+protects a snapshot is that no one but ``retention`` may remove a version: what was written over is still there, and
 a manifest names the version of each object.
 """
 

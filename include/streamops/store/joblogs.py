@@ -110,7 +110,7 @@ class Reader:
             self._seen.add(info.key)
             try:
                 found += unpack(self._store.get(info.key).body)
-            except NotFoundError:  # the oldest chunks of a long run are removed while somebody reads
+            except NotFoundError:  # the oldest chunks of a long run are removed while someone reads
                 continue
         return sorted(found, key=lambda line: line.time)  # stable: lines of one moment keep their order
 

@@ -107,7 +107,7 @@ def starts(
 
     Args:
         first: a source's beginning by its definition, as offsets of that source.
-        empty: stages whose state in the snapshot is not continued; each goes on where it had read to.
+        empty: stages whose state in the snapshot is not continued; each continues where it had read to.
     """
     known = manifest.stages if manifest else {}
     lowest: Offsets = {}

@@ -96,7 +96,7 @@ def check(store: ObjectStore, lease: Lease) -> None:
 def _own(found: Lease | None, lease: Lease) -> Lease:
     """The stored lease, which must still be this holder's. Raises LeaseLostError."""
     if found is None or (found.epoch, found.holder) != (lease.epoch, lease.holder):
-        now = f"epoch {found.epoch} of launch {found.launch}" if found else "nobody"
+        now = f"epoch {found.epoch} of launch {found.launch}" if found else "no one"
         raise LeaseLostError(f"Epoch {lease.epoch} of {lease.job} is over, {now} holds the lease; this driver ends.")
     return found
 

@@ -64,8 +64,9 @@ def acquire(
         if held is not None and held.operation == operation:
             return held.model_copy(update={"renewed": moment})
         if held is not None and not is_stale(held, finished, moment):
+            holder = held.owner.label() if held.owner else "an unknown owner"
             raise LockedError(
-                f"Operation {held.operation} ({held.runbook}) of {held.owner.label() if held.owner else 'somebody'} "
+                f"Operation {held.operation} ({held.runbook}) of {holder} "
                 f"holds {shown(job)}; wait for it, or see 'streamops operations show {held.operation}'."
             )
         return Lock(
@@ -92,7 +93,7 @@ def renew(store: ObjectStore, job: str, operation: str, moment: datetime, *, set
         if held is None or held.operation != operation:
             holder = held.operation if held else None
             raise LockedError(
-                f"Operation {operation} no longer holds {shown(job)} ({holder or 'nobody'} does); it goes no further. "
+                f"Operation {operation} no longer holds {shown(job)} ({holder or 'no one'} does); it goes no further. "
                 f"See 'streamops operations show {operation}'."
             )
         return held.model_copy(update={"renewed": moment} | ({"abandoned": None} if settled else {}))

@@ -244,7 +244,7 @@ class ObjectStore:
             if status == 404 or code in ("NoSuchKey", "NoSuchVersion", "404"):
                 return NotFoundError(f"{key} is not in bucket {self.bucket}.")
             if status in (409, 412):
-                return ConflictError(f"{key} was changed by somebody else meanwhile; read it again and retry.")
+                return ConflictError(f"{key} was changed by someone else meanwhile; read it again and retry.")
             if code in ("AccessDenied", "403"):  # the answer to a HEAD has no body, so no better name
                 return self._denied(key, code)
             if 400 <= status < 500:

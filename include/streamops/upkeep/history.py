@@ -1,6 +1,6 @@
 """Airflow's history of what runs by itself: which part of it is past.
 
-``reconcile`` makes 1,440 runs a day. Each leaves rows in Airflow's database and a log of its own, and nobody looks at
+``reconcile`` makes 1,440 runs a day. Each leaves rows in Airflow's database and a log of its own, and no one looks at
 them after some days. Runs of runbooks are the audit of an installation and are never removed here.
 """
 

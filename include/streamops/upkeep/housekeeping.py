@@ -160,7 +160,7 @@ def holding(store: ObjectStore, job: str, what: str, owner: Owner, finished: Fin
         locks.release(store, job, name)
         raise LockedError(
             f"Operation {lock.abandoned} of job {job} was abandoned; finish it first ('streamops operations resume' or "
-            "'abort'), or let the next operation on the job take it back."
+            "'abort'), or let the next operation on the job undo it."
         )
     over = threading.Event()
 

@@ -19,7 +19,7 @@ from streamops.operations import runbooks
 from streamops.operations.operation import OVER, Operation
 from streamops.spark.master import Master, fits, without
 
-Kind = Literal["nothing", "wait", "finish", "take back", "start"]
+Kind = Literal["nothing", "wait", "finish", "undo", "start"]
 Lock = Literal["free", "held", "abandoned"]
 
 
@@ -110,7 +110,7 @@ def shares_worker(look: Look, second: DriverStatus | None, definition: Definitio
 
 
 def _works(look: Look) -> bool:
-    """Whether a job does what it should, and nobody else works on it or on the cluster."""
+    """Whether a job does what it should, and no one else works on it or on the cluster."""
     record, status = look.record, look.status
     if look.lock != "free" or look.cluster.state != "running" or look.master.status != "ALIVE":
         return False
@@ -123,12 +123,12 @@ def settle(operation: Operation) -> Action:
     """What becomes of an operation whose owner is gone: its end, where that is the safe way to what was asked for."""
     where = f"{operation.id} was abandoned at {runbooks.of(operation).at(operation) or 'its end'}"
     if operation.state in OVER:
-        return Action("take back", f"{where}; only its lock is left")
+        return Action("undo", f"{where}; only its lock is left")
     if operation.undo:
-        return Action("take back", f"{where}, on the way back")
+        return Action("undo", f"{where}, on the way back")
     if operation.state == "running" and operation.done("check") and runbooks.of(operation).forward(operation):
         return Action("finish", where)
-    return Action("take back", where)
+    return Action("undo", where)
 
 
 def programs(cluster: ClusterRecord, lock: Lock, wanted: Iterable[str], up: Iterable[str]) -> tuple[str, ...]:

@@ -188,7 +188,7 @@ class Reconciler:
     def _do(self, scope: str, action: Action) -> list[str]:
         if action.kind == "start":  # a node, started already
             return self._said(f"{scope} is started: {action.why}")
-        if action.kind not in ("finish", "take back"):
+        if action.kind not in ("finish", "undo"):
             return []
         name = self._lock(scope)[1]
         if name is None:
@@ -203,7 +203,7 @@ class Reconciler:
                 self.engine.abort(scope, name)
         except StreamOpsError as error:
             return self._said(f"{label(scope)}: {action.why}; {error}")
-        return self._said(f"{label(scope)}: {action.why}; {'finished' if action.kind == 'finish' else 'taken back'}")
+        return self._said(f"{label(scope)}: {action.why}; {'finished' if action.kind == 'finish' else 'undone'}")
 
     def _second(self, record: JobRecord, look: Look) -> list[str]:
         """A second driver where the definition asks for one, and there is room; the first one is left alone."""

@@ -66,7 +66,7 @@ def take(
 ) -> Last | None:
     """Take one scheduled snapshot; None when an operation holds the job, which is then asked again later.
 
-    Run again after it died anywhere, it goes on with the same operation and the same name.
+    Run again after it died anywhere, it continues with the same operation and the same name.
 
     Raises:
         StreamOpsError: it failed, which is remembered; the next one is not affected.

@@ -1,6 +1,6 @@
 """A snapshot proven by restoring it: a scratch job continues from it beside the real one, and is recounted.
 
-The scratch job is the snapshot's version under another name, whose points go to measurements of their own. Nobody
+The scratch job is the snapshot's version under another name, whose points go to measurements of their own. No one
 else reads them, and at the end they go with the job. What was left by a test that died goes before the next one.
 """
 
@@ -36,7 +36,7 @@ Say = Callable[[str], None]
 FRESH = timedelta(days=7)  # a job of which a snapshot was restored since then is left alone
 LIMIT_S = 300.0  # after which what the scratch job has done by then is judged
 STOP_S = 180  # a driver that ends its batches gets longer than it needs, and one that was queued time to come
-LEAST_MS = 60_000  # of event time that it must go on, and two windows at least, unless the events end before
+LEAST_MS = 60_000  # of event time that it must continue, and two windows at least, unless the events end before
 # Of events that are read before a window begins: one that is read from its middle is not compared, and a partition may
 # have had no event for a while.
 MARGIN_MS = 120_000
@@ -173,7 +173,7 @@ class NotTestableError(RefusedError):
 def restore(
     settings: Settings, engine: Engine, job: str, name: str, owner: Owner, say: Say = lambda line: None
 ) -> Check:
-    """Restore a snapshot into a scratch job, let it go on, recount it, and note what was found.
+    """Restore a snapshot into a scratch job, let it continue, recount it, and note what was found.
 
     Raises:
         NotFoundError: there is no such snapshot.
@@ -181,7 +181,7 @@ def restore(
         NotTestableError: there is no room for one more driver, or the topic no longer holds what it continues with.
         RefusedError: another job has the scratch job's name, or the version was changed after it was published.
         LockedError: another test of this job is at work.
-        UnhealthyError: the scratch job did not start or go on, which may be the cluster's fault: nothing is noted.
+        UnhealthyError: the scratch job did not start or continue, which may be the cluster's fault: nothing is noted.
     """
     store, began = engine.store, time.monotonic()
     manifest = catalogue.load(store, job, name)
@@ -246,7 +246,7 @@ def _publish(store: ObjectStore, manifest: Manifest, version: ArtifactManifest, 
     if archives.sha256(body) != manifest.artifact_sha256:
         raise RefusedError(
             f"Snapshot {manifest.job}/{manifest.name} was taken with other code than what {manifest.version} holds "
-            "now, so it is not tested; somebody changed the published version."
+            "now, so it is not tested; someone changed the published version."
         )
     definition = derived(version.definition, test)
     packed = archives.pack({**archives.unpack(body), "definition.json": definition.canonical().encode()})
@@ -293,13 +293,13 @@ def _continued(
         addresses={source: place for source, place in places.items() if source not in topics},
         accept_loss=tuple(definition.stages),  # the same code and values: what is not known to fit fits all the same
         library=used.label if used else None,
-        healthy_timeout_s=int(2 * LIMIT_S),  # beside everything else, with nobody who waits for its results
+        healthy_timeout_s=int(2 * LIMIT_S),  # beside everything else, with no one who waits for its results
     )
     _run(engine, deploy, owner)
     _wait(engine, manifest, definition, ends, say)
     _run(engine, request("cancel_job", job=definition.job, stop_timeout_s=STOP_S), owner)
     if not after:
-        return "it goes on; no stage of it can be recounted", ""
+        return "it continues; no stage of it can be recounted", ""
     compared = [sink.influxdb.measurement for name in after for sink in definition.stages[name].sinks if sink.influxdb]
     report = recount_job(settings, store, definition.job, since=since, measurements=compared, after=after)
     _refuse_anothers(engine, definition.job, owner)  # whoever took it over has removed points as well
@@ -308,7 +308,7 @@ def _continued(
         return "", f"what continued from it is wrong: {report.reason} ({'; '.join(examples[:3])})"
     points = sum(item.expected for item in report.measurements)
     if not points:
-        return "it goes on; no window was closed since, so nothing was compared", ""
+        return "it continues; no window was closed since, so nothing was compared", ""
     return f"{report.events:,} events recounted, {points:,} points of {len(report.measurements)} stages", ""
 
 
@@ -338,7 +338,7 @@ def _wait(
             say(f"{definition.job} has had {LIMIT_S:.0f} s; not reached: {'; '.join(missing)}")
             return
         if time.monotonic() - told > _SAY_S:
-            say(f"{definition.job} goes on: {'; '.join(missing)}")
+            say(f"{definition.job} continues: {'; '.join(missing)}")
             told = time.monotonic()
         time.sleep(_LOOK_S)
 
@@ -348,7 +348,7 @@ def clear(settings: Settings, engine: Engine, job: str, owner: Owner, say: Say =
 
     Raises:
         RefusedError: the job of that name is not a restore test's.
-        LockedError: somebody else is testing right now.
+        LockedError: someone else is testing right now.
         UnhealthyError: a driver of it has not ended; it was told to, and the next test removes what is left.
     """
     store, name = engine.store, scratch_name(job)
@@ -417,7 +417,7 @@ def _refuse_anothers(engine: Engine, name: str, owner: Owner) -> None:
     if last is None or last.owner == owner:
         return
     over = engine.ports.owners.finished(last.owner)
-    if over is None:  # outside Airflow nobody knows, but a test does not take longer than this
+    if over is None:  # outside Airflow no one knows, but a test does not take longer than this
         over = now() - last.updated > timedelta(seconds=2 * LIMIT_S)
     if not over:
         raise LockedError(f"{last.owner.label()} tests with {name} right now; wait for it to end.")

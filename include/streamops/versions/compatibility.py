@@ -19,7 +19,7 @@ from streamops.versions.fingerprints import Aggregate, Fingerprint, Key, Operato
 Outcome = Literal["kept", "kept with caveat", "starts empty", "dropped", "unknown", "incompatible"]
 _WEIGHT: dict[Outcome, int] = {"kept": 0, "kept with caveat": 1, "starts empty": 2, "unknown": 3, "incompatible": 4}
 
-_AS_BEFORE = "It goes on where it stopped; its results are those of an uninterrupted run."
+_AS_BEFORE = "It continues where it stopped; its results are those of an uninterrupted run."
 _ANOTHER_NAME = (
     "Nothing is stopped. Give the changed stage another name: it then starts empty beside the old results, and the old "
     "state is dropped; or keep the old computation."
@@ -28,14 +28,14 @@ _NOBODY_KNOWS = (
     "Spark may refuse the state, or continue it with wrong results. Accept it only if you know that the state fits."
 )
 _NEW_SHAPE = (
-    "Windows of two shapes must not be mixed, so the stage goes on where it had read to with empty state: windows "
+    "Windows of two shapes must not be mixed, so the stage continues where it had read to with empty state: windows "
     "that were open are dropped, and windows that reach back before the switch hold only what came after it. "
     "An event that is later than the old watermark can write such a window over a result that was final."
 )
 
 
 class Verdict(BaseModel):
-    """One stage. ``lost`` says that state may be lost, so that somebody has to agree before anything is stopped."""
+    """One stage. ``lost`` says that state may be lost, so that someone has to agree before anything is stopped."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -121,7 +121,7 @@ def continued(stage: str, old: Fingerprint | None, new: Fingerprint | None) -> V
 
 
 def refused(found: Iterable[Verdict], accepted: Iterable[str]) -> tuple[Verdict, ...]:
-    """The verdicts that forbid the upgrade: incompatible ones always, others as long as nobody accepted the loss."""
+    """The verdicts that forbid the upgrade: incompatible ones always, others as long as no one accepted the loss."""
     agreed = set(accepted)
     return tuple(item for item in found if item.outcome == "incompatible" or (item.lost and item.stage not in agreed))
 

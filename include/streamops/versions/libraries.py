@@ -196,7 +196,7 @@ def choose(
 
 @contextmanager
 def unpacked(store: ObjectStore, use: LibraryUse) -> Iterator[Path]:
-    """The library's files in a directory of their own, for as long as somebody looks at them.
+    """The library's files in a directory of their own, for as long as someone looks at them.
 
     Raises:
         PublishedError: the archive is not what was published.

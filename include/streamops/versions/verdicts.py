@@ -59,7 +59,7 @@ def require(
         The verdicts as facts of the step.
 
     Raises:
-        RefusedError: a stage is incompatible, or state would be lost that nobody agreed to lose.
+        RefusedError: a stage is incompatible, or state would be lost that no one agreed to lose.
     """
     verdicts = tuple(found)
     for line in compatibility.lines(verdicts):

@@ -59,9 +59,9 @@ def finished(context: Context) -> Callable[[Owner], bool | None]:
 
 
 def fence(context: Context) -> Callable[[str, str], None]:
-    """Refuses to go on once this task may no longer run.
+    """Refuses to continue once this task may no longer run.
 
-    A task that somebody marks failed keeps its process for some seconds (until the next heartbeat), while Airflow
+    A task that someone marks failed keeps its process for some seconds (until the next heartbeat), while Airflow
     already runs the teardowns. The check stands before every side effect, beside the conditional writes.
     """
     ti = context["ti"]
@@ -122,7 +122,7 @@ class OperationMixin:
             engine = self.engine(context)
             operation = engine.find(run.job, run.operation_id)
             if operation is not None and operation.state != "running":
-                return  # somebody cleared a task of a run that is over: the step itself decides what that means
+                return  # someone cleared a task of a run that is over: the step itself decides what that means
             done, why = engine.poll(run.job, run.operation_id, step)
         self.log.info("%s: %s", step, why)
         if not done:
@@ -149,8 +149,8 @@ class OperationMixin:
     def on_kill(self) -> None:
         """Stop this process's part at once; drivers and objects stay as they are, the operation says where it was.
 
-        Airflow would let the process go on for some seconds. Raises SystemExit, after which Airflow tries the task
-        again when its scheduler was only restarted, and leaves it alone when somebody has set its state.
+        Airflow would let the process continue for some seconds. Raises SystemExit, after which Airflow tries the task
+        again when its scheduler was only restarted, and leaves it alone when someone has set its state.
         """
         self.log.warning("The task was ended from outside; the driver is left alone")
         raise SystemExit(143)

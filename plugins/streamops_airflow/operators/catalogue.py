@@ -134,7 +134,7 @@ class VerifyOperator(JobsOperator):
 
 
 class RestoreTestOperator(OperationMixin, JobsOperator):
-    """Restores each job's newest snapshot into a scratch job, lets that go on, and recounts it."""
+    """Restores each job's newest snapshot into a scratch job, lets that continue, and recounts it."""
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Test what is due. Raises AirflowSkipException when the form says not to."""

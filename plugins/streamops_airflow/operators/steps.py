@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from streamops.operations.engine import Engine
     from streamops.operations.operation import Operation
 
-_UNTOLD = "a task ended without a word, or somebody marked the run failed"
+_UNTOLD = "a task ended without an outcome, or the run was marked failed"
 
 
 class StepsOperator(OperationMixin, BaseOperator):
@@ -69,9 +69,9 @@ class BeginOperator(StepsOperator):
 
 
 class TeardownOperator(OperationMixin, BaseOperator):
-    """Runs also when a task failed or somebody marked the run failed; skipped when the run never began an operation.
+    """Runs also when a task failed or someone marked the run failed; skipped when the run never began an operation.
 
-    Teardowns have no setup in Airflow's sense: with ``check`` as their setup they would not run when somebody
+    Teardowns have no setup in Airflow's sense: with ``check`` as their setup they would not run when someone
     marks the run failed while ``check`` works, although the lock may be taken by then.
     """
 
@@ -111,13 +111,13 @@ class ReleaseOperator(TeardownOperator):
     """Gives the job's operation lock back."""
 
     def tear_down(self, engine: Engine, operation: Operation) -> str:
-        """Record the failure first, so that nobody takes the operation for a running one."""
+        """Record the failure first, so that no one takes the operation for a running one."""
         if operation.state != "succeeded":
             engine.fail(operation.job, operation.id, _UNTOLD)
-            if runbooks.of(operation).way_back(operation).steps and operation.state not in OVER:
+            if runbooks.of(operation).undo_plan(operation).steps and operation.state not in OVER:
                 raise AirflowFailException(
-                    f"Operation {operation.id} is not taken back yet, so {operation.job} stays locked: the next "
-                    f"operation takes it back first, or 'streamops operations abort {operation.id}' does."
+                    f"Operation {operation.id} is not undone yet, so {operation.job} stays locked: the next "
+                    f"operation undoes it first, or 'streamops operations abort {operation.id}' does."
                 )
         engine.release(operation.job, operation.id)
         return "free"
@@ -130,7 +130,7 @@ class ReleaseOperator(TeardownOperator):
 class OutcomeOperator(TeardownOperator):
     """Fails the run unless its operation succeeded, or another operation held the job.
 
-    Airflow takes a run's state from its last tasks. When somebody marks a run failed, those are *skipped*, and with
+    Airflow takes a run's state from its last tasks. When someone marks a run failed, those are *skipped*, and with
     the teardowns successful the run would end green.
     """
 

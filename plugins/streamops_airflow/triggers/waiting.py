@@ -22,7 +22,7 @@ class StepTrigger(BaseTrigger):
         job: the job.
         operation_id: the operation.
         step: the name of the waiting step.
-        deadline: seconds since the epoch; absolute, so a restarted triggerer does not wait anew.
+        deadline: seconds since the epoch; absolute, so a restarted triggerer does not wait again.
         every_s: seconds between two looks.
     """
 
@@ -32,7 +32,7 @@ class StepTrigger(BaseTrigger):
         self.deadline, self.every_s = deadline, every_s
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Everything needed to go on in another triggerer."""
+        """Everything needed to continue in another triggerer."""
         kept = {name: getattr(self, name) for name in ("job", "operation_id", "step", "deadline", "every_s")}
         return f"{StepTrigger.__module__}.{StepTrigger.__qualname__}", kept
 

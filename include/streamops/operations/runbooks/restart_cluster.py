@@ -30,7 +30,7 @@ from streamops.operations.facts import (
 from streamops.operations.health import Health
 from streamops.operations.operation import Operation
 from streamops.operations.requests import ClusterRequest, HealthyTimeout, MembersTimeout, Starts
-from streamops.operations.runbook import Runbook, Step, WayBack
+from streamops.operations.runbook import Runbook, Step, UndoPlan
 
 _MASTER_S = 90.0
 _GRACE_S = 30  # to look once more after those that came in time
@@ -166,11 +166,11 @@ def finish(context: StepContext) -> Finished:
     return cluster_steps.finish(context)
 
 
-def way_back(operation: Operation) -> WayBack:
+def undo_plan(operation: Operation) -> UndoPlan:
     """What has come up stays up."""
     if operation.started("start_master"):
-        return WayBack("what has come up stays up; trigger restart_cluster again")
-    return WayBack()
+        return UndoPlan("what has come up stays up; trigger restart_cluster again")
+    return UndoPlan()
 
 
 RESTART_CLUSTER = Runbook(
@@ -205,5 +205,5 @@ RESTART_CLUSTER = Runbook(
         ),
         Step("finish", "finish", "Write the receipt and close the operation", finish),
     ),
-    way_back=way_back,
+    undo_plan=undo_plan,
 )

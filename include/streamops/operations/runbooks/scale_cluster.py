@@ -21,7 +21,7 @@ from streamops.operations.health import Health
 from streamops.operations.operation import Operation
 from streamops.operations.ports import NodesPort
 from streamops.operations.requests import ClusterRequest, MembersTimeout, NodeNames, Starts, Stops
-from streamops.operations.runbook import Runbook, Step, WayBack
+from streamops.operations.runbook import Runbook, Step, UndoPlan
 from streamops.spark.master import Master
 from streamops.store import jobs
 
@@ -171,7 +171,7 @@ def claim(context: StepContext) -> Claimed:
 
 
 def _hosted(context: StepContext) -> list[str]:
-    """Jobs with a driver on a leaving node, and those of which nobody knows where their driver is."""
+    """Jobs with a driver on a leaving node, and those of which no one knows where their driver is."""
     leaving = checked(context).stop
     if not leaving:
         return []
@@ -235,17 +235,17 @@ def _set_members(context: StepContext) -> Nodes:
     return Nodes(nodes=names)
 
 
-def way_back(operation: Operation) -> WayBack:
+def undo_plan(operation: Operation) -> UndoPlan:
     """A working cluster, whatever was interrupted."""
     if operation.reported("check", ClusterChecked).start and operation.started("start_nodes"):
         if operation.done("members"):
-            return WayBack("the new members have joined and stay", ("keep_members",))
-        return WayBack("the workers that were started are stopped again", ("stop_started",))
+            return UndoPlan("the new members have joined and stay", ("keep_members",))
+        return UndoPlan("the workers that were started are stopped again", ("stop_started",))
     if operation.started("decommission"):
         if operation.started("stop_jobs"):
-            return WayBack("the leaving nodes stay, and the jobs run", ("rejoin", "resume_jobs", "jobs_healthy"))
-        return WayBack("the leaving nodes stay", ("rejoin",))
-    return WayBack()
+            return UndoPlan("the leaving nodes stay, and the jobs run", ("rejoin", "resume_jobs", "jobs_healthy"))
+        return UndoPlan("the leaving nodes stay", ("rejoin",))
+    return UndoPlan()
 
 
 def stop_started(context: StepContext) -> Ended:
@@ -318,7 +318,7 @@ SCALE_CLUSTER = Runbook(
         Step("stop_workers", "stop_nodes", "Stop the leaving workers", stop_workers),
         Step("finish", "finish", "Write the receipt and close the operation", finish),
     ),
-    way_back=way_back,
+    undo_plan=undo_plan,
     undo={
         "keep_members": _set_members,
         "stop_started": stop_started,

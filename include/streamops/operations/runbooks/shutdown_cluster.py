@@ -19,7 +19,7 @@ from streamops.operations.context import StepContext
 from streamops.operations.facts import Claimed, ClusterChecked, Ended, Facts, Jobs, JobsKept
 from streamops.operations.operation import Operation
 from streamops.operations.requests import ClusterRequest, Starts, Stops
-from streamops.operations.runbook import Runbook, Step, WayBack
+from streamops.operations.runbook import Runbook, Step, UndoPlan
 
 _DRIVERS_S = 20.0  # for drivers that have saved their state to end: a second or two is usual
 
@@ -127,17 +127,17 @@ def stop_master(context: StepContext) -> Ended:
     return facts
 
 
-def way_back(operation: Operation) -> WayBack:
+def undo_plan(operation: Operation) -> UndoPlan:
     """A working cluster, unless it is on its way down."""
     if operation.started("stop_workers"):
-        return WayBack(
+        return UndoPlan(
             "all state is saved and the cluster is partly stopped; 'streamops cluster restart' brings it back"
         )
     if operation.started("stop_jobs"):
-        return WayBack("the jobs that were stopped run again", ("resume_jobs", "jobs_healthy", "put_record_back"))
+        return UndoPlan("the jobs that were stopped run again", ("resume_jobs", "jobs_healthy", "put_record_back"))
     if operation.started("record_set"):
-        return WayBack("no job was asked to stop", ("put_record_back",))
-    return WayBack()
+        return UndoPlan("no job was asked to stop", ("put_record_back",))
+    return UndoPlan()
 
 
 def put_record_back(context: StepContext) -> Facts:
@@ -170,7 +170,7 @@ SHUTDOWN_CLUSTER = Runbook(
         Step("stop_master", "stop_servers", "Stop the master", stop_master),
         Step("finish", "finish", "Write the receipt and close the operation", cluster_steps.finish),
     ),
-    way_back=way_back,
+    undo_plan=undo_plan,
     undo={
         "resume_jobs": cluster_steps.undo_resume,
         "jobs_healthy": cluster_steps.undo_jobs_healthy,

@@ -62,7 +62,7 @@ def submit(context: StepContext) -> Submitted:
 
 
 def look_recovered(context: StepContext) -> Health:
-    """Whether it works. It did before, and nobody waits for it: a query that fails is given time."""
+    """Whether it works. It did before, and no one waits for it: a query that fails is given time."""
     return steps.healthy_now(context, context.launch, context.version())
 
 

@@ -14,7 +14,7 @@ from streamops.operations.facts import Checked, Dismissed, Exported, Kept, Recou
 from streamops.operations.health import Health
 from streamops.operations.operation import Operation
 from streamops.operations.requests import NewSnapshot, NewVersion, Recount, Standby, Stops
-from streamops.operations.runbook import Runbook, Step, WayBack
+from streamops.operations.runbook import Runbook, Step, UndoPlan
 from streamops.spark import checkpoints
 from streamops.store import jobs, keys
 from streamops.versions import libraries, verdicts
@@ -136,19 +136,19 @@ def recount(context: StepContext) -> Recounted:
     return steps.recount_since(context, int(stop.timestamp() * 1000), "the stop")
 
 
-def way_back(operation: Operation) -> WayBack:
+def undo_plan(operation: Operation) -> UndoPlan:
     """Until the hand-over the old version's own checkpoint is good; after it, the snapshot is."""
     if not operation.started("reserve"):
-        return WayBack()
+        return UndoPlan()
     if operation.done("probation"):
-        return WayBack("the new version has passed its probation and runs on")
+        return UndoPlan("the new version has passed its probation and runs on")
     if not operation.started("request_stop"):
-        return WayBack("the old version was never asked to stop; the new driver is dismissed", ("dismiss",))
+        return UndoPlan("the old version was never asked to stop; the new driver is dismissed", ("dismiss",))
     if not operation.started("hand_over"):
-        return WayBack(
+        return UndoPlan(
             "the old version runs again, from its own checkpoint", ("dismiss", "take_back", "submit", "healthy")
         )
-    return WayBack(
+    return UndoPlan(
         "the old version runs again, from the snapshot", ("dismiss", "restore", "take_back", "submit", "healthy")
     )
 
@@ -243,7 +243,7 @@ UPGRADE_JOB = Runbook(
         Step("recount", "recount", "Recompute the results from the ledger and compare", recount),
         Step("finish", "finish", "Write the receipt and close the operation", steps.finish),
     ),
-    way_back=way_back,
+    undo_plan=undo_plan,
     undo={
         "dismiss": dismiss,
         "restore": restore,
