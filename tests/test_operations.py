@@ -66,13 +66,14 @@ def test_an_unknown_runbook_is_refused_with_those_there_are() -> None:
         ({"runbook": "cancel_job", "job": "_cluster"}, "is not a job name"),
         ({"runbook": "shutdown_cluster"}, "_cluster"),
         ({"runbook": "cancel_job", "accept_loss": ["a"]}, "accept_loss: cancel_job has no such"),
+        ({"runbook": "cancel_job", "runbooks": 3}, "runbooks: cancel_job has no such"),
         ({"runbook": "cancel_job", "size": 3}, "size: cancel_job has no such"),
         ({"runbook": "scale_cluster", "job": "_cluster", "size": 3, "change": 1}, "choose one"),
     ],
 )
 def test_a_wrong_request_says_which_field_and_why(asked: dict[str, object], says: str) -> None:
     with pytest.raises(RefusedError, match=says):
-        ask(**{"job": "sums", **asked})
+        ask(str(asked["runbook"]), **{"job": "sums", **asked})
 
 
 def test_a_snapshot_to_start_from_is_this_jobs_unless_it_says_another() -> None:

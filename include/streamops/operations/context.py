@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
+
+from tenacity import Retrying, retry_if_result, stop_after_delay, wait_fixed
 
 from streamops.model.errors import UnhealthyError
 from streamops.model.names import label
@@ -30,7 +31,6 @@ class StepContext:
     ports: Ports
     operation: Operation
     say: Callable[[str], None]
-    tick: Callable[[], None] = lambda: None  # called now and then while waiting
 
     @property
     def job(self) -> str:
@@ -108,17 +108,27 @@ class StepContext:
         Raises:
             UnhealthyError: it cannot come any more, or did not in time.
         """
-        deadline, shown = time.monotonic() + seconds, ""
-        while True:
-            found = look()
-            if found.why != shown:
+        found = Health(False, None, "")
+
+        def done() -> bool:
+            nonlocal found
+            before, found = found, look()
+            if found.why != before.why:
                 self.say(f"{what}: {found.why}")
-                shown = found.why
-            if found.done:
-                return found
-            if found.failed is not None:
+            if found.failed is not None and not found.done:
                 raise UnhealthyError(f"{what} of {label(self.job)} cannot succeed: {found.failed}")
-            if time.monotonic() > deadline:
-                raise UnhealthyError(f"{what} of {label(self.job)} took longer than {seconds:.0f} s: {found.why}.")
-            self.tick()
-            time.sleep(self.ports.look_s)
+            return found.done
+
+        if not self.until(done, seconds):
+            raise UnhealthyError(f"{what} of {label(self.job)} took longer than {seconds:.0f} s: {found.why}.")
+        return found
+
+    def until(self, condition: Callable[[], object], seconds: float) -> bool:
+        """Look until a condition holds; False when it did not within so many seconds."""
+        looks = Retrying(
+            retry=retry_if_result(lambda held: not held),
+            stop=stop_after_delay(seconds),
+            wait=wait_fixed(self.ports.look_s),
+            retry_error_callback=lambda state: False,
+        )
+        return looks(lambda: bool(condition()))

@@ -40,7 +40,7 @@ class StepView:
 Show = Callable[[tuple[StepView, ...]], None]
 
 
-def request(runbook: str, **values: Any) -> Request:
+def request(runbook: str, /, **values: Any) -> Request:
     """A checked request; values that are None are left out.
 
     Raises:

@@ -223,16 +223,10 @@ def put(context: StepContext, what: Submission, step: str, *, undo: bool = False
     """
     record = (context.operation.undo if undo else context.operation.steps).get(step)
     again = again or (record is not None and record.tries > 1)
-    deadline = time.monotonic() + (context.ports.adopt_wait_s if again else 0)
-    while True:
-        found = jobs.status(context.ports.store, context.job, what.launch)
-        if found is not None:
-            context.say(f"Launch {what.launch} runs already on {found.host}: adopted, nothing is submitted")
-            return Submitted(launch=what.launch, adopted=True, deployment=what.deployment)
-        if time.monotonic() >= deadline:
-            break
-        context.tick()
-        time.sleep(context.ports.look_s)
+    there = lambda: jobs.status(context.ports.store, context.job, what.launch)  # noqa: E731
+    if context.until(there, context.ports.adopt_wait_s if again else 0):
+        context.say(f"Launch {what.launch} runs already: adopted, nothing is submitted")
+        return Submitted(launch=what.launch, adopted=True, deployment=what.deployment)
     began = time.monotonic()
     driver = context.ports.submitter.submit(what)
     context.say(f"Driver {driver} submitted for launch {what.launch} in {time.monotonic() - began:.1f} s")

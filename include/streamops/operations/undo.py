@@ -5,8 +5,6 @@ Recorded like the steps of the operation itself, and each can be run again.
 
 from __future__ import annotations
 
-import time
-
 from streamops.model.records import Control, now
 from streamops.operations import health
 from streamops.operations.context import StepContext
@@ -35,16 +33,14 @@ def dismiss(context: StepContext, cost: Cost | None = None) -> Dismissed:
         update = {"standby": None, "last_deployment": context.number, "changed_by": operation}
         jobs.change(store, context.job, update)
         return facts
-    deadline = time.monotonic() + min(_LAST_WORD_S, context.asked(Stops).stop_timeout_s)
-    while time.monotonic() < deadline:
-        found = health.assess_stop(jobs.status(store, context.job, context.launch), context.launch)
-        if found.done:
-            context.say(f"Launch {context.launch}: {found.why}")
-            return facts.model_copy(update={"ended": True})
-        context.tick()
-        time.sleep(context.ports.look_s)
-    context.say(f"Launch {context.launch} did not end by itself; it loses the lease")
-    return facts.model_copy(update={"ended": False})
+
+    def look() -> health.Health:
+        return health.assess_stop(jobs.status(store, context.job, context.launch), context.launch)
+
+    ended = context.until(lambda: look().done, min(_LAST_WORD_S, context.asked(Stops).stop_timeout_s))
+    outcome = look().why if ended else "did not end by itself; it loses the lease"
+    context.say(f"Launch {context.launch}: {outcome}")
+    return facts.model_copy(update={"ended": ended})
 
 
 def take_back(context: StepContext, number: int) -> HandedOver:

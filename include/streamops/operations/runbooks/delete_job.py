@@ -45,7 +45,6 @@ def remove(context: StepContext) -> Removed:
             objects = [info.key for info in store.list(prefix)]
             store.delete(objects)
             number += len(objects)
-            context.tick()
         removed[f"{kind}_objects"] = number
         named = ", ".join(names.get(kind, ()))
         context.say(f"Removed {kind} of {context.job}: {number:,} objects{f' ({named})' if named else ''}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -111,13 +110,10 @@ def _await_drivers(context: StepContext) -> None:
     The master would take one that goes down with its worker for lost, remember it, and start it again with the
     cluster, beside the one that the restart submits.
     """
-    port, deadline = context.ports.nodes(), time.monotonic() + _DRIVERS_S
-    while drivers := port.master().drivers:
-        if time.monotonic() > deadline:
-            context.say(f"The master still holds {', '.join(driver.id for driver in drivers)}; the workers are stopped")
-            return
-        context.tick()
-        time.sleep(context.ports.look_s)
+    port = context.ports.nodes()
+    if not context.until(lambda: not port.master().drivers, _DRIVERS_S):
+        held = ", ".join(driver.id for driver in port.master().drivers)
+        context.say(f"The master still holds {held}; the workers are stopped")
 
 
 def stop_master(context: StepContext) -> Ended:
