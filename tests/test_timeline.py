@@ -47,7 +47,7 @@ def silent() -> Iterator[str]:
 
 def test_an_operation_is_one_point_at_the_time_when_it_began() -> None:
     assert timeline.line(receipt()) == (
-        'operations,job=sums,kind=upgrade id="upgrade_job-0a1b",state="succeeded",seconds=41.25,'
+        'operations,job=sums,kind=upgrade id="upgrade_job-0a1b",seconds=41.25,state="succeeded",'
         'text="upgrade of sums to v2 succeeded after 41.2 s, snapshot sums/SavePoint1" 1767323045678'
     )
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from pyspark.sql import Row
 from pyspark.sql.types import StructType
 
-from streamops.clients.influx import Points, wide_line
+from streamops.clients.influx import Points, line
 from streamops.model.definitions import Definition, InfluxSink, LogSink
 from streamops.model.errors import DefinitionError
 from streamops.settings import Settings
@@ -68,7 +68,7 @@ def point(sink: InfluxSink, row: Row) -> str | None:
         return None
     values = {name: float(value) if isinstance(value, Decimal) else value for name, value in values.items()}
     tags = {tag: "" if row[tag] is None else str(row[tag]) for tag in sink.tags}
-    return wide_line(sink.measurement, tags, values, epoch_ms(moment))
+    return line(sink.measurement, tags, values, epoch_ms(moment))
 
 
 def epoch_ms(moment: datetime | date | int) -> int:

@@ -90,7 +90,7 @@ def written(stack: Settings) -> Iterator[Written]:
         for end in range(second + 1000, second + 5000, 1000):
             sums[end, trade["symbol"]].append(trade["price"])
     points.write_lines(
-        line(name, {"symbol": symbol}, "value", sum(prices) / len(prices), end)
+        line(name, {"symbol": symbol}, {"value": sum(prices) / len(prices)}, end)
         for (end, symbol), prices in sums.items()
     )
     yield Written(ledger, points, name, name, start_ms)
@@ -109,7 +109,7 @@ def test_right_points_are_clean_and_each_damage_is_noticed(written: Written) -> 
     ]
 
     def put(number: float, when: int = at, symbol: str = "AAPL") -> None:
-        written.points.write_lines([line(written.measurement, {"symbol": symbol}, "value", number, when)])
+        written.points.write_lines([line(written.measurement, {"symbol": symbol}, {"value": number}, when)])
 
     put(value + 0.01)
     changed = written.recount()
@@ -149,8 +149,8 @@ def test_an_absent_influxdb_may_come_back_and_a_refusal_does_not(stack: Settings
 def test_tags_and_values_come_back_as_they_were_written(stack: Settings) -> None:
     points, name = Points(stack), f"odd_{uuid.uuid4().hex[:8]}"
     odd = ["plain", "a b", "a,b", "a=b", 'quo"te', "ümläut", "back\\slash"]
-    points.write_lines(line(name, {"tag": tag}, "value", number, 1000) for number, tag in enumerate(odd))
-    points.write_lines([line(name + "f", {"tag": ""}, "value", 0.1 + 0.2, 1001)])
+    points.write_lines(line(name, {"tag": tag}, {"value": number}, 1000) for number, tag in enumerate(odd))
+    points.write_lines([line(name + "f", {"tag": ""}, {"value": 0.1 + 0.2}, 1001)])
     found = {tags[0]: value for _, tags, value in points.read(name, 1000, 1001, ("tag",))}
     assert found == {tag: number for number, tag in enumerate(odd)}
     assert all(isinstance(value, int) for value in found.values())

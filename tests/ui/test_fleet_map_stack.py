@@ -13,7 +13,7 @@ from airflow_page import AirflowPage, browser
 from demos.fleet.vehicles import Ping, Vehicle
 from fresh_job import wait_for
 from streamops.clients.airflow import Airflow
-from streamops.clients.influx import Points, wide_line
+from streamops.clients.influx import Points, line
 from streamops.operations.follow import Runbooks
 from streamops.settings import REPOSITORY, Settings
 from streamops.store.object_store import ObjectStore
@@ -38,7 +38,7 @@ class Fleet:
                 ping = vehicle.ping(time.time())
                 found[ping.vin] = ping
                 fields = {"latitude": ping.latitude, "longitude": ping.longitude, "fleet": fleet}
-                lines.append(wide_line(self.measurement, {"vin": ping.vin}, fields, int(ping.time * 1000)))
+                lines.append(line(self.measurement, {"vin": ping.vin}, fields, int(ping.time * 1000)))
         self.points.write_lines(lines)
         return found
 

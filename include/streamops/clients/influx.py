@@ -11,7 +11,9 @@ from typing import Any
 
 import urllib3
 from influxdb_client.client.influxdb_client import InfluxDBClient
+from influxdb_client.client.write.point import Point as LinePoint
 from influxdb_client.client.write_api import SYNCHRONOUS
+from influxdb_client.domain.write_precision import WritePrecision
 from influxdb_client.rest import ApiException
 
 from streamops.model.errors import StreamOpsError, UnreachableError
@@ -22,27 +24,21 @@ Point = tuple[int, tuple[str, ...], Value]  # time in epoch ms, tag values, valu
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
-_TAG = str.maketrans({",": r"\,", "=": r"\=", " ": r"\ ", "\n": r"\n", "\r": r"\r"})
-_MEASUREMENT = str.maketrans({",": r"\,", " ": r"\ "})
 
 
-def line(measurement: str, tags: Mapping[str, str], field: str, value: Value, time_ms: int) -> str:
-    """One point as line protocol, in milliseconds; integers stay integers, empty tags are left out."""
-    return wide_line(measurement, tags, {field: value}, time_ms)
+def line(measurement: str, tags: Mapping[str, str], fields: Mapping[str, Value | str], time_ms: int) -> str:
+    """One point as line protocol, in milliseconds; empty when it has no field with a finite value.
 
-
-def wide_line(measurement: str, tags: Mapping[str, str], fields: Mapping[str, Value | str], time_ms: int) -> str:
-    """One point with several fields; texts are quoted."""
-    named = "".join(f",{key.translate(_TAG)}={text.translate(_TAG)}" for key, text in tags.items() if text)
-    values = ",".join(f"{field.translate(_TAG)}={_shown(value)}" for field, value in fields.items())
-    return f"{measurement.translate(_MEASUREMENT)}{named} {values} {time_ms}"
-
-
-def _shown(value: Value | str) -> str:
-    if isinstance(value, str):
-        text = value.replace("\\", "\\\\").replace('"', '\\"')
-        return f'"{text}"'
-    return f"{value}i" if isinstance(value, int) else repr(float(value))
+    Integers stay integers, empty tags are left out.
+    """
+    point = LinePoint(measurement)  # type: ignore[no-untyped-call]
+    point.time(time_ms, WritePrecision.MS)  # type: ignore[no-untyped-call]
+    for key, text in tags.items():
+        if text:
+            point.tag(key, text)  # type: ignore[no-untyped-call]
+    for field, value in fields.items():
+        point.field(field, value)  # type: ignore[no-untyped-call]
+    return str(point.to_line_protocol())  # type: ignore[no-untyped-call]
 
 
 class Points:

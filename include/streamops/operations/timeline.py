@@ -9,7 +9,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from streamops.clients.influx import Points, wide_line
+from streamops.clients.influx import Points
+from streamops.clients.influx import line as point
 from streamops.model.names import label
 from streamops.operations.receipts import Receipt
 from streamops.settings import Settings
@@ -29,7 +30,7 @@ def line(found: Receipt) -> str:
 
     The state is no tag: as one, an operation that failed and was then undone would be two points.
     """
-    return wide_line(
+    return point(
         MEASUREMENT,
         {"job": found.job, "kind": kind(found.runbook)},
         {"id": found.id, "state": found.state, "seconds": float(found.seconds), "text": text(found)},
