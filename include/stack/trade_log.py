@@ -95,8 +95,6 @@ class TradeLog:
 
     def close(self) -> None:
         """Give up what is not acknowledged."""
-        if self._producer is not None:
-            self._producer.purge()
         self._producer = self._refused = None
 
     def put(self, first: int, symbol: list[int], price: list[int], quantity: list[int], time: list[int]) -> None:

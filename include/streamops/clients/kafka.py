@@ -166,10 +166,11 @@ class Ledger:
                     else:
                         self._refuse(topic, partition, _offset(message), error)
                 if messages:
-                    position, progress = _offset(messages[-1]) + 1, time.monotonic()
+                    position = max(position, _offset(messages[-1]) + 1)
                     if position > end:  # over a gap
                         messages = [message for message in messages if _offset(message) < end]
                     yield messages
+                    progress = time.monotonic()
                 elif time.monotonic() - progress > self.timeout_s:
                     raise self.unreachable()
         finally:
