@@ -11,6 +11,7 @@ import pytest
 from confluent_kafka import Producer
 from kafka import KafkaAdminClient, TopicPartition
 
+from fresh_job import wait_for
 from stack.layout import Layout
 from streamops.clients.kafka import Ledger
 from streamops.model.errors import NotFoundError, StreamOpsError, UnreachableError
@@ -78,7 +79,7 @@ def test_the_end_is_reached_behind_markers_of_transactions(stack: Settings, ledg
         producer.produce(topic, value, partition=0)
         producer.flush(30)
         ends(30)
-    assert ledger.end_offsets(topic) == {"0": 4}
+    wait_for(lambda: ledger.end_offsets(topic) == {"0": 4}, 60, "the markers")  # written after the answer
     assert rows(ledger, topic) == [(0, b"one"), (2, b"undone")]  # read uncommitted, as the job does
     assert rows(ledger, topic, 1, 2) == rows(ledger, topic, 3) == []
 
