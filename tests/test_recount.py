@@ -8,7 +8,7 @@ from collections import defaultdict
 
 import pytest
 
-from streamops.clients.kafka_wire import Block
+from streamops.clients.kafka import Block
 from streamops.model.definitions import InfluxSink, Recount, Source, milliseconds
 from streamops.model.errors import DefinitionError, RefusedError
 from streamops.recount.recounting import StagePlan, recount_source, stage_plan
@@ -35,7 +35,7 @@ def trade(at: int, price: int = 100, symbol: str = "A", quantity: int = 1) -> by
 
 def block(values: list[bytes | None], first: int = 0, timestamps: list[int] | None = None, partition: int = 0) -> Block:
     stamps = timestamps or [T0 + 10**9] * len(values)
-    return Block(partition, list(range(first, first + len(values))), stamps, values, first + len(values))
+    return Block(partition, list(range(first, first + len(values))), stamps, values)
 
 
 def recounted(

@@ -115,11 +115,11 @@ class Generator:
         columns = self._trades.take(most)
         count = len(columns[0])
         times = [max(self._newest_ms, self.clock.time_ms(first + number)) for number in range(count)]
-        batch = self._log.encode(first, *columns, times)
+        self._log.put(first, *columns, times)
         complained = False
         while True:
             try:
-                self._log.send(batch, count)
+                self._log.wait()
                 break
             except SequenceBrokenError as error:
                 self.errors += 1
@@ -230,6 +230,7 @@ def main(argv: list[str] | None = None) -> int:
                 _log.warning("%s Waiting for it.", error)
         log = TradeLog(ledger, chosen.topic, chosen.seed, chosen.symbols, stop.is_set)
         run(Generator(log, chosen.seed, chosen.symbols, chosen.rate, chosen.count), stop, chosen.status)
+        log.close()
     except StreamOpsError as error:
         _log.error("%s", error)
         return 1

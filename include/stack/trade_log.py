@@ -1,35 +1,51 @@
 """The generator's side of the topic: trades in, each exactly once and in order, whatever happens to the broker.
 
-One batch is in flight at a time and is sent again, byte for byte, until the broker has acknowledged it; Kafka's
-producer id and sequence numbers let it drop what it already has. Every batch ends in a record whose header says
-which sequence it belongs to and how much of it has been written; a restarted generator continues from there,
-and foreign records in the topic do not disturb the count.
+librdkafka's idempotent producer sends one batch after the other until the broker has acknowledged it. The first
+trade of each batch has a header that says which sequence it belongs to and how much of it is written with this
+trade; a restarted generator continues from the last one, and foreign records in the topic do not disturb the count.
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
-import re
-import struct
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import google_crc32c
-import kafka.errors as errors
-from kafka.protocol.producer import InitProducerIdRequest, ProduceRequest
-from kafka.record.memory_records import MemoryRecords
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from stack.trades import symbols
+from stack.trades import sequence, symbols
 from streamops.clients.kafka import Ledger
-from streamops.clients.kafka_wire import HEADER
 from streamops.model.errors import StreamOpsError, UnreachableError
 
-MAX_BATCH = 4000  # records; about 400 kB, well below the broker's limit of 1 MB
-_MARK = b"streamops-index"
-_DUPLICATE = errors.DuplicateSequenceNumberError.errno
+MAX_BATCH = 4000  # records
+_MARK = "streamops-index"
 _LOOK_BACK = 20_000  # offsets
 _SAY_S = 10.0
+_PRODUCER = {
+    "enable.idempotence": True,
+    "enable.gapless.guarantee": True,  # what the broker cannot take in order ends the producer
+    "message.timeout.ms": 0,  # never given up
+    "request.timeout.ms": 5000,
+    "reconnect.backoff.max.ms": 1000,
+    "retry.backoff.max.ms": 1000,
+    "delivery.report.only.error": True,
+    "log_level": 0,
+}
+# Of the broker's answers: it has lost what it had acknowledged, or knows another producer by this number.
+_BROKEN = {
+    KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER,
+    KafkaError.UNKNOWN_PRODUCER_ID,
+    KafkaError.INVALID_PRODUCER_EPOCH,
+    KafkaError.PRODUCER_FENCED,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,  # removed and perhaps made again
+    KafkaError._UNKNOWN_TOPIC,
+    KafkaError._UNKNOWN_PARTITION,
+    KafkaError._FATAL,
+    KafkaError._GAPLESS_GUARANTEE,
+    KafkaError._PURGE_QUEUE,
+}
 
 _log = logging.getLogger("generator")
 
@@ -46,19 +62,6 @@ class Written:
     time_ms: int = 0
 
 
-def _varint(number: int) -> bytes:
-    number <<= 1
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
-
-
-_SMALL = [_varint(number) for number in range(1 << 14)]
-
-
 class TradeLog:
     """Partition 0 of the topic, written by one generator at a time.
 
@@ -73,114 +76,101 @@ class TradeLog:
         self, ledger: Ledger, topic: str, seed: int, count: int, stopped: Callable[[], bool] = lambda: False
     ) -> None:
         self._stopped = stopped
-        self._ledger, self._broker, self._topic = ledger, ledger.broker, topic
+        self._ledger, self._topic = ledger, topic
+        self._seed, self._count = seed, count
         self._name = b"%d:%d:" % (seed, count)
-        # As it stands in a record: the length of the mark, one byte, is between its key and its value.
-        self._marked = re.compile(re.escape(_MARK) + b"." + re.escape(self._name), re.DOTALL)
-        names = [symbol.encode() for symbol in symbols(count)]
-        self._keys = [_varint(len(name)) + name for name in names]
-        self._heads = [b'{"symbol":"%b","price":' % name for name in names]
-        self._producer, self._epoch, self._next = -1, -1, 0
+        self._keys = [symbol.encode() for symbol in symbols(count)]
+        self._heads = [b'{"symbol":"%b","price":' % name for name in self._keys]
+        self._producer: Producer | None = None
+        self._refused: KafkaError | None = None
 
     def begin(self) -> Written:
         """Become a new producer and say how much of the sequence the topic holds."""
-        answer = self._broker.call(
-            InitProducerIdRequest(version=2, transactional_id=None, transaction_timeout_ms=60_000)
+        self.close()
+        written = self._written()
+        self._producer = Producer(
+            {**_PRODUCER, "bootstrap.servers": self._ledger.servers, "on_delivery": self._not_delivered}
         )
-        if answer.error_code:
-            raise UnreachableError("Kafka gave no producer id; check that the broker is up and retry.")
-        self._producer, self._epoch, self._next = answer.producer_id, answer.producer_epoch, 0
-        return self._written()
+        return written
 
-    def encode(self, first: int, symbol: list[int], price: list[int], quantity: list[int], time: list[int]) -> bytes:
-        """One record batch of at most ``MAX_BATCH`` trades; ``first`` is the index of the first."""
-        parts: list[bytes] = []
-        small, keys, heads, begin = _SMALL, self._keys, self._heads, time[0]
-        last = len(symbol) - 1
-        tail = b"\0"
-        for delta, (which, cents, amount, when) in enumerate(zip(symbol, price, quantity, time, strict=True)):
-            value = b'%b%d,"quantity":%d,"time":%d}' % (heads[which], cents, amount, when)
-            if delta == last:
-                mark = b"%b%d" % (self._name, first + last + 1)
-                tail = b"\2" + _varint(len(_MARK)) + _MARK + _varint(len(mark)) + mark
-            elapsed = when - begin
-            body = b"\0%b%b%b%b%b%b" % (
-                small[elapsed] if elapsed < 16384 else _varint(elapsed),
-                small[delta],
-                keys[which],
-                small[len(value)],
-                value,
-                tail,
-            )
-            parts.append(small[len(body)])
-            parts.append(body)
-        records = b"".join(parts)
-        covered = struct.pack(">hiqqqhii", 0, last, begin, time[-1], self._producer, self._epoch, self._next, last + 1)
-        checksum = google_crc32c.value(covered + records)
-        head = struct.pack(">qiibI", 0, HEADER.size - 12 + len(records), -1, 2, checksum)
-        return head + covered + records
+    def close(self) -> None:
+        """Give up what is not acknowledged."""
+        self._producer = self._refused = None
 
-    def send(self, batch: bytes, count: int) -> None:
-        """Write one encoded batch; call again with the same bytes after an UnreachableError.
+    def put(self, first: int, symbol: list[int], price: list[int], quantity: list[int], time: list[int]) -> None:
+        """Hand over a batch of at most ``MAX_BATCH`` trades; ``first`` is the index of the first. Then ``wait``."""
+        assert self._producer is not None
+        produce, topic, keys, heads = self._producer.produce, self._topic, self._keys, self._heads
+        headers: list[tuple[str, str | bytes | None]] | None = [(_MARK, b"%b%d" % (self._name, first + 1))]
+        try:
+            for which, cents, amount, when in zip(symbol, price, quantity, time, strict=True):
+                value = b'%b%d,"quantity":%d,"time":%d}' % (heads[which], cents, amount, when)
+                produce(topic, value, keys[which], 0, timestamp=when, headers=headers)
+                headers = None
+        except KafkaException as error:  # the producer has ended
+            self._refused = self._refused or error.args[0]
+
+    def wait(self) -> None:
+        """Return when all is acknowledged; call again after an UnreachableError.
 
         Raises:
             SequenceBrokenError: ``begin`` again and continue from what it returns.
         """
-        shape = ProduceRequest.TopicProduceData
-        request = ProduceRequest(
-            version=9,
-            transactional_id=None,
-            acks=-1,
-            timeout_ms=5000,
-            topic_data=[
-                shape(
-                    version=9,
-                    name=self._topic,
-                    partition_data=[shape.PartitionProduceData(version=9, index=0, records=batch)],
-                )
-            ],
-        )
-        answer = self._broker.call(request, self._broker.leader(self._topic, 0))
-        code = answer.responses[0].partition_responses[0].error_code
-        if code in (0, _DUPLICATE):
-            self._next = (self._next + count) % (1 << 31)
-            return
-        error = errors.for_code(code)
-        if code in (45, 47, 59, 90):  # out of order, invalid epoch, unknown producer, fenced
-            raise SequenceBrokenError(f"Kafka answered {error.__name__} for {self._topic}; reading its end again.")
-        if getattr(error, "retriable", False):
-            self._broker.forget_leaders()
-            raise UnreachableError(f"Kafka cannot write {self._topic} now ({error.__name__}); trying again.")
-        raise StreamOpsError(f"Kafka refused trades for {self._topic} ({error.__name__}); check the topic's settings.")
+        assert self._producer is not None
+        try:
+            left = self._producer.flush(self._ledger.timeout_s)
+        except (KafkaException, SystemError):  # it has ended; confluent-kafka mislays the exception beside a report
+            left = self._producer.flush(self._ledger.timeout_s)  # the reports say why
+            self._refused = self._refused or KafkaError(KafkaError._FATAL)
+        if self._refused is not None:
+            name = self._refused.name()
+            if self._refused.code() in _BROKEN:
+                raise SequenceBrokenError(f"Kafka answered {name} for {self._topic}; reading its end again.")
+            raise StreamOpsError(f"Kafka refused trades for {self._topic} ({name}); check the topic's settings.")
+        if left:
+            raise self._ledger.unreachable()
+
+    def _not_delivered(self, error: KafkaError, message: Message) -> None:
+        self._refused = self._refused or error
 
     def _written(self) -> Written:
         begin = self._ledger.beginning_offsets(self._topic)["0"]
-        position = end = self._ledger.end_offsets(self._topic)["0"]
-        said = time.monotonic()
-        while position > begin:
-            if self._stopped():
-                raise UnreachableError("Stopped before the end of the sequence was found.")
-            if time.monotonic() - said > _SAY_S:
-                said = time.monotonic()
-                _log.info("No trade of this sequence in the last %d of %d records.", end - position, end - begin)
-            position, before = max(begin, position - _LOOK_BACK), position
-            if found := self._last_mark(position, before):
-                return found
+        before = end = self._ledger.end_offsets(self._topic)["0"]
+        size, said = _LOOK_BACK, time.monotonic()
+        while before > begin:
+            found, start = None, max(begin, before - size)
+            for messages in self._ledger.messages(self._topic, 0, start, before):
+                if self._stopped():
+                    raise UnreachableError("Stopped before the end of the sequence was found.")
+                if time.monotonic() - said > _SAY_S:
+                    said = time.monotonic()
+                    _log.info("No trade of this sequence in the last %d of %d records.", end - before, end - begin)
+                for message in messages:
+                    if self._mark(message).startswith(self._name):
+                        found = message
+            if found is not None:
+                return self._continued(found, end)
+            before, size = start, size * 2
         return Written()
 
-    def _last_mark(self, position: int, end: int) -> Written | None:
-        """The newest mark of this sequence between two offsets. Only batches with one are taken apart: it is slow."""
-        found = None
-        while position < end:
-            answer = self._ledger.fetch(self._topic, 0, position)
-            before = position
-            for batch in MemoryRecords(bytes(answer.records or b"")):
-                if self._marked.search(batch._buffer):
-                    for record in batch:
-                        mark = dict(record.headers).get(_MARK.decode(), b"")
-                        if position <= record.offset < end and mark.startswith(self._name):
-                            found = Written(int(mark[len(self._name) :]), record.timestamp)
-                position = batch.next_offset
-            if position == before:
-                raise UnreachableError(f"Kafka returned nothing of {self._topic} at {position}; retry.")
-        return found
+    def _continued(self, marked: Message, end: int) -> Written:
+        """The batch that the last mark begins may have been cut by a kill: count what there is of it."""
+        index, time_ms = int(self._mark(marked)[len(self._name) :]), marked.timestamp()[1]
+        trades = sequence(self._seed, self._count, index)
+        symbol, price, quantity = next(trades)
+        messages = self._ledger.messages(self._topic, 0, (marked.offset() or 0) + 1, end)
+        for message in itertools.chain.from_iterable(messages):
+            if self._mark(message):  # of another sequence, whose generator came later
+                break
+            if (message.value() or b"").startswith(
+                b'{"symbol":"%b","price":%d,"quantity":%d,' % (symbol.encode(), price, quantity)
+            ):
+                index, time_ms = index + 1, message.timestamp()[1]
+                symbol, price, quantity = next(trades)
+        return Written(index, time_ms)
+
+    @staticmethod
+    def _mark(message: Message) -> bytes:
+        """The mark of a batch's first record; empty for all others."""
+        mark = dict(message.headers() or ()).get(_MARK)
+        return mark if isinstance(mark, bytes) else b""

@@ -15,13 +15,17 @@ from pathlib import Path
 
 import psutil
 import pytest
+from kafka import KafkaConsumer, KafkaProducer
 
-from stack.trades import sequence
+from stack.generator import Trades
+from stack.trade_log import TradeLog, Written
+from stack.trades import BLOCK, sequence
 from streamops.clients.kafka import Ledger
-from streamops.model.errors import NotFoundError, UnreachableError
+from streamops.model.errors import NotFoundError, StreamOpsError, UnreachableError
 from streamops.settings import REPOSITORY, Settings
 
 pytestmark = [pytest.mark.stack, pytest.mark.full]
+NOW = int(time.time()) * 1000
 
 
 @pytest.fixture
@@ -133,19 +137,55 @@ def test_after_a_kill_of_the_broker_the_topic_is_the_sequence(stack: Settings, l
     assert_topic_is_the_sequence(ledger, topic, 1, 100_000)
 
 
-def test_a_read_below_what_is_kept_and_of_no_topic_is_refused(stack: Settings, ledger: Ledger, topic: str) -> None:
-    with pytest.raises(NotFoundError, match=topic):
-        ledger.end_offsets(topic)
-    assert ledger.ensure_topic(topic, partitions=2)
-    assert not ledger.ensure_topic(topic)
-    assert ledger.beginning_offsets(topic) == ledger.end_offsets(topic) == {"0": 0, "1": 0}
-    with pytest.raises(NotFoundError, match="no longer holds offset 5"):
-        list(ledger.read(topic, {"0": 5}, {"0": 6}))
+def written_by(ledger: Ledger, topic: str, seed: int, *batches: int, symbols: int = 10) -> None:
+    """A sequence's beginning in batches of the given sizes, each acknowledged before the next begins."""
+    log, trades, index = TradeLog(ledger, topic, seed, symbols), Trades(seed, symbols, 0), 0
+    log.begin()
+    for size in batches:
+        assert BLOCK % size == 0
+        log.put(index, *trades.take(size), [NOW + number for number in range(index, index + size)])
+        log.wait()
+        index += size
 
 
-def test_an_absent_broker_is_one_sentence_in_bounded_time(stack: Settings) -> None:
-    gone = Ledger(stack.model_copy(update={"kafka_bootstrap_servers": "127.0.0.1:1"}), timeout_s=2)
-    begun = time.monotonic()
-    with pytest.raises(UnreachableError, match="did not answer"):
-        gone.end_offsets("trades")
-    assert time.monotonic() - begun < 6
+def test_a_batch_is_what_kafka_clients_read(stack: Settings, ledger: Ledger, topic: str) -> None:
+    ledger.ensure_topic(topic)
+    written_by(ledger, topic, 7, 2048, 1024, symbols=2000)
+    consumer = KafkaConsumer(topic, bootstrap_servers=stack.kafka_bootstrap_servers, auto_offset_reset="earliest")
+    rows = list(itertools.islice(consumer, 3072))
+    consumer.close()
+    for number, (row, trade) in enumerate(zip(rows, sequence(7, 2000), strict=False)):
+        symbol, price, quantity = trade
+        assert json.loads(row.value) == {"symbol": symbol, "price": price, "quantity": quantity, "time": NOW + number}
+        assert (row.key, row.timestamp, row.offset) == (symbol.encode(), NOW + number, number)
+    marks = {row.offset: row.headers for row in rows if row.headers}
+    assert marks == {0: [("streamops-index", b"7:2000:1")], 2048: [("streamops-index", b"7:2000:2049")]}
+
+
+def test_the_end_of_a_sequence_is_found_behind_another_one(ledger: Ledger, topic: str) -> None:
+    ledger.ensure_topic(topic)
+    written_by(ledger, topic, 1, *[1024] * 30)
+    written_by(ledger, topic, 2, *[1024] * 45)
+    assert TradeLog(ledger, topic, 1, 10).begin() == Written(30 * 1024, NOW + 30 * 1024 - 1)
+    assert TradeLog(ledger, topic, 2, 10).begin() == Written(45 * 1024, NOW + 45 * 1024 - 1)
+    assert TradeLog(ledger, topic, 12, 10).begin() == TradeLog(ledger, topic, 1, 11).begin() == Written()
+    with pytest.raises(UnreachableError, match="Stopped"):
+        TradeLog(ledger, topic, 3, 10, stopped=lambda: True).begin()
+
+
+def test_of_a_batch_that_a_kill_has_cut_the_sequence_goes_on(stack: Settings, ledger: Ledger, topic: str) -> None:
+    ledger.ensure_topic(topic)
+    written_by(ledger, topic, 1, 512, 256)  # as when the rest of the second batch never arrived
+    producer = KafkaProducer(bootstrap_servers=stack.kafka_bootstrap_servers)
+    for value in (b"not a trade", None):
+        producer.send(topic, value, b"key", partition=0)
+    producer.close()
+    assert TradeLog(ledger, topic, 1, 10).begin().index == 768
+    written_by(ledger, topic, 2, 512)  # another sequence, of whose trades none is counted
+    assert TradeLog(ledger, topic, 1, 10).begin() == Written(768, NOW + 767)
+
+
+def test_what_is_never_taken_is_one_sentence(ledger: Ledger, topic: str) -> None:
+    ledger.ensure_topic(topic, config={"max.message.bytes": "50"})
+    with pytest.raises(StreamOpsError, match=f"refused trades for {topic}"):
+        written_by(ledger, topic, 1, 8)

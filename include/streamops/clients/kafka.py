@@ -1,24 +1,56 @@
-"""The ledger: what a Kafka topic holds, read fast and to an exact end."""
+"""The ledger: what a Kafka topic holds, read fast and to an exact end.
+
+Topics and offsets are asked for with kafka-python. Records are read with librdkafka (confluent-kafka): kafka-python
+builds several objects for each of them, which is too slow to recount tens of millions (docs/adr/0021-kafka-clients.md).
+"""
 
 from __future__ import annotations
 
 import heapq
+import socket
 import time
-from collections.abc import Iterator, Mapping
-from typing import Any, Self
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Self, TypeVar
 
+import confluent_kafka
 import kafka.errors as errors
-from kafka.protocol.admin import CreateTopicsRequest
-from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest
+from confluent_kafka import KafkaError, Message
+from kafka import KafkaAdminClient, TopicPartition
+from kafka.admin import NewTopic, OffsetSpec
 
-from streamops.clients.kafka_wire import Block, Broker, blocks
-from streamops.model.errors import NotFoundError, StreamOpsError
+from streamops.model.errors import NotFoundError, StreamOpsError, UnreachableError
 from streamops.settings import Settings
 
-_FETCH_BYTES = 4 << 20
-_EARLIEST, _LATEST = -2, -1
-_MOVED = frozenset({3, 5, 6, 9, 74, 75, 76})  # leader unknown, elsewhere or of another epoch: look it up again
-_OUT_OF_RANGE = 1
+_MESSAGES = 500  # taken at once; with more, memory grows and nothing gets faster
+_MERGE_MS = 100  # partitions are merged in pieces of this much time
+_READER = {
+    "group.id": "streamops",  # librdkafka wants one; nobody joins it, and nothing is committed
+    "enable.auto.commit": False,
+    "enable.partition.eof": True,  # the end may be markers of transactions, or records that compaction removed
+    "auto.offset.reset": "error",
+    "isolation.level": "read_uncommitted",  # as Spark's source reads
+    "check.crcs": True,
+    "fetch.wait.max.ms": 100,
+    "queued.max.messages.kbytes": 8192,
+    "queued.min.messages": 10_000_000,  # bytes are the limit
+    "fetch.queue.backoff.ms": 5,  # its second of waiting for room takes longer than the reading
+    "reconnect.backoff.max.ms": 1000,
+    "log_level": 0,
+}
+_Answer = TypeVar("_Answer")
+
+
+@dataclass(frozen=True)
+class Block:
+    """Consecutive records of one partition as columns; timestamps in epoch milliseconds, None is a null value."""
+
+    partition: int
+    offsets: list[int]
+    timestamps: list[int]
+    values: list[bytes | None]
 
 
 class Ledger:
@@ -28,55 +60,58 @@ class Ledger:
     """
 
     def __init__(self, settings: Settings, timeout_s: float = 10.0) -> None:
-        self.broker = Broker(settings.kafka_bootstrap_servers, timeout_s)
+        self._begin(settings.kafka_bootstrap_servers, timeout_s)
 
     @classmethod
     def at(cls, servers: str, timeout_s: float = 10.0) -> Self:
         """The ledger at bootstrap servers, for programs that have no settings."""
         ledger = cls.__new__(cls)
-        ledger.broker = Broker(servers, timeout_s)
+        ledger._begin(servers, timeout_s)
         return ledger
 
+    def _begin(self, servers: str, timeout_s: float) -> None:
+        self.servers, self.timeout_s = servers, timeout_s
+        self._admin: KafkaAdminClient | None = None
+
     def close(self) -> None:
-        """Close the connections."""
-        self.broker.close()
+        """Close the connections; the next call opens new ones."""
+        if self._admin is not None:
+            self._admin.close()
+            self._admin = None
+
+    def unreachable(self) -> UnreachableError:
+        """The one sentence for a broker that is away."""
+        return UnreachableError(
+            f"Kafka at {self.servers} did not answer; check that it runs ('make status') and retry."
+        )
 
     def ensure_topic(self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> bool:
         """Create the topic if it is not there; True if it was created now."""
-        shape = CreateTopicsRequest.CreatableTopic
-        entry = shape(
-            version=5,
-            name=topic,
-            num_partitions=partitions,
-            replication_factor=-1,  # the broker's default
-            assignments=[],
-            configs=[
-                shape.CreatableTopicConfig(version=5, name=key, value=value) for key, value in (config or {}).items()
-            ],
-        )
-        request = CreateTopicsRequest(
-            version=5, topics=[entry], timeout_ms=int(self.broker.timeout_s * 1000), validate_only=False
-        )
-        answer = self.broker.call(request).topics[0]
-        if answer.error_code not in (0, errors.TopicAlreadyExistsError.errno):
-            raise StreamOpsError(f"Kafka refused topic {topic}: {answer.error_message}; correct its name or settings.")
-        self.broker.partitions(topic, created=True)  # waits until it has leaders
-        return bool(answer.error_code == 0)
+        wanted = NewTopic(topic, partitions, replication_factor=-1, topic_configs=dict(config or {}))
+
+        def create(admin: KafkaAdminClient) -> bool:
+            answer = admin.create_topics([wanted], raise_errors=False)["topics"][0]
+            if answer["error_code"] not in (0, errors.TopicAlreadyExistsError.errno):
+                raise StreamOpsError(
+                    f"Kafka refused topic {topic}: {answer['error_message']}; correct its name or settings."
+                )
+            admin.wait_for_topics([topic], timeout_ms=int(self.timeout_s * 1000))  # until it has leaders
+            return bool(answer["error_code"] == 0)
+
+        return self._ask(create)
 
     def beginning_offsets(self, topic: str) -> dict[str, int]:
         """First offset still kept, by partition. Raises NotFoundError."""
-        return self._list(topic, _EARLIEST)
+        return self._offsets(topic, OffsetSpec.EARLIEST)
 
     def end_offsets(self, topic: str) -> dict[str, int]:
         """Offset that the next record gets, by partition. Raises NotFoundError."""
-        return self._list(topic, _LATEST)
+        return self._offsets(topic, OffsetSpec.LATEST)
 
     def offsets_at(self, topic: str, time_ms: int) -> dict[str, int]:
         """First offset whose record is not older than ``time_ms``, by partition; the end if all are older."""
-        return {
-            part: found if (found := self._offset(topic, int(part), time_ms)) >= 0 else end
-            for part, end in self.end_offsets(topic).items()
-        }
+        ends = self.end_offsets(topic)
+        return {part: at if at >= 0 else ends[part] for part, at in self._offsets(topic, time_ms).items()}
 
     def read(
         self, topic: str, start: Mapping[str, int], end: Mapping[str, int]
@@ -91,79 +126,113 @@ class Ledger:
                 yield (block.partition, *row)
 
     def read_blocks(self, topic: str, start: Mapping[str, int], end: Mapping[str, int]) -> Iterator[Block]:
-        """As ``read``, in columns: one block per record batch, the partitions merged by record timestamp."""
-        streams = [
-            (
-                (block.timestamps[0] if block.timestamps else 0, block.partition, block.next_offset, block)
-                for block in self._partition(topic, int(partition), start.get(partition, 0), stop)
-            )
-            for partition, stop in end.items()
-            if start.get(partition, 0) < stop
-        ]
-        return (item[3] for item in (streams[0] if len(streams) == 1 else heapq.merge(*streams, key=lambda i: i[:3])))
+        """As ``read``, in columns: blocks of some hundred records, the partitions merged by record timestamp."""
+        streams = [self._blocks(topic, int(part), start.get(part, 0), stop) for part, stop in end.items()]
+        return heapq.merge(*streams, key=lambda block: (block.timestamps[0], block.partition))
 
-    def _partition(self, topic: str, partition: int, position: int, end: int) -> Iterator[Block]:
-        progress = time.monotonic()
-        while position < end:
-            answer = self.fetch(topic, partition, position)
-            if answer.error_code == _OUT_OF_RANGE:
-                raise NotFoundError(
-                    f"Topic {topic} no longer holds offset {position} of partition {partition} "
-                    f"(it begins at {answer.log_start_offset}); recount from a later start."
+    def _blocks(self, topic: str, partition: int, start: int, end: int) -> Iterator[Block]:
+        for messages in self.messages(topic, partition, start, end):
+            for _, piece in groupby(messages, lambda message: message.timestamp()[1] // _MERGE_MS):
+                rows = list(piece)
+                yield Block(
+                    partition,
+                    [_offset(row) for row in rows],
+                    [row.timestamp()[1] for row in rows],
+                    [row.value() for row in rows],
                 )
-            if answer.error_code in _MOVED:
-                self.broker.forget_leaders()
-            elif answer.error_code:
-                raise StreamOpsError(
-                    f"Kafka refused to read {topic}: {errors.for_code(answer.error_code).__name__}; check its log."
-                )
-            for block in blocks(partition, bytes(answer.records or b""), position, end):
-                position, progress = block.next_offset, time.monotonic()
-                yield block
-            if time.monotonic() - progress > self.broker.timeout_s:
-                raise self.broker.unreachable()
 
-    def fetch(self, topic: str, partition: int, position: int) -> Any:
-        """One answer as it came: ``records`` begin at or before ``position``, ``error_code`` says what is wrong."""
-        part = FetchRequest.FetchTopic.FetchPartition(
-            version=11,
-            partition=partition,
-            current_leader_epoch=-1,
-            fetch_offset=position,
-            log_start_offset=-1,
-            partition_max_bytes=_FETCH_BYTES,
-        )
-        request = FetchRequest(  # read uncommitted, as Spark's source does
-            version=11,
-            replica_id=-1,
-            max_wait_ms=500,
-            min_bytes=1,
-            max_bytes=_FETCH_BYTES,
-            isolation_level=0,
-            session_id=0,
-            session_epoch=-1,
-            topics=[FetchRequest.FetchTopic(version=11, topic=topic, partitions=[part])],
-            forgotten_topics_data=[],
-            rack_id="",
-        )
-        return self.broker.call(request, self.broker.leader(topic, partition)).responses[0].partitions[0]
+    def messages(self, topic: str, partition: int, start: int, end: int) -> Iterator[list[Message]]:
+        """As ``read``, of one partition and as librdkafka has them, some at a time; for their keys and headers.
 
-    def _list(self, topic: str, which: int) -> dict[str, int]:
-        return {str(part): self._offset(topic, part, which) for part in self.broker.partitions(topic)}
+        Raises:
+            NotFoundError: as ``read``.
+            StreamOpsError: a record batch is damaged, or Kafka refuses to be read.
+        """
+        if start >= end:
+            return
+        if str(partition) not in self.beginning_offsets(topic):
+            raise NotFoundError(f"Topic {topic} has no partition {partition}; check the recorded offsets.")
+        consumer = confluent_kafka.Consumer({**_READER, "bootstrap.servers": self.servers})
+        try:
+            consumer.assign([confluent_kafka.TopicPartition(topic, partition, start)])
+            position, progress = start, time.monotonic()
+            while position < end:
+                messages: list[Message] = []
+                for message in consumer.consume(min(_MESSAGES, end - position), 0.1):
+                    if (error := message.error()) is None:
+                        messages.append(message)
+                    elif error.code() == KafkaError._PARTITION_EOF:
+                        position = max(position, _offset(message))
+                    else:
+                        self._refuse(topic, partition, _offset(message), error)
+                if messages:
+                    position = max(position, _offset(messages[-1]) + 1)
+                    if position > end:  # over a gap
+                        messages = [message for message in messages if _offset(message) < end]
+                    yield messages
+                    progress = time.monotonic()
+                elif time.monotonic() - progress > self.timeout_s:
+                    raise self.unreachable()
+        finally:
+            consumer.close()
 
-    def _offset(self, topic: str, partition: int, which: int) -> int:
-        shape = ListOffsetsRequest.ListOffsetsTopic
-        part = shape.ListOffsetsPartition(
-            version=5, partition_index=partition, current_leader_epoch=-1, timestamp=which
-        )
-        deadline = time.monotonic() + self.broker.timeout_s
-        while True:
-            request = ListOffsetsRequest(
-                version=5, replica_id=-1, isolation_level=0, topics=[shape(version=5, name=topic, partitions=[part])]
+    def _refuse(self, topic: str, partition: int, offset: int, error: KafkaError) -> None:
+        if error.code() == KafkaError._AUTO_OFFSET_RESET:
+            raise NotFoundError(
+                f"Topic {topic} no longer holds offset {offset} of partition {partition} "
+                f"(it begins at {self.beginning_offsets(topic)[str(partition)]}); recount from a later start."
             )
-            answer = self.broker.call(request, self.broker.leader(topic, partition)).topics[0].partitions[0]
-            if answer.error_code == 0:
-                return int(answer.offset)
-            if time.monotonic() > deadline:
-                raise self.broker.unreachable()
-            self.broker.forget_leaders()
+        if error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART:  # a broker that came back hears of its topics later
+            raise StreamOpsError(f"Kafka refused to read {topic} ({error.str()}); check its log and its disk.")
+
+    def _offsets(self, topic: str, which: int) -> dict[str, int]:
+        def offsets(admin: KafkaAdminClient) -> dict[str, int]:
+            (found,) = admin.describe_topics([topic])
+            if found["error_code"] == errors.UnknownTopicOrPartitionError.errno:
+                raise NotFoundError(f"Kafka at {self.servers} has no topic {topic}; create it or correct the name.")
+            if found["error_code"]:
+                raise errors.for_code(found["error_code"])(topic)
+            if any(part["leader_id"] < 0 for part in found["partitions"]):
+                raise errors.LeaderNotAvailableError(topic)
+            parts = [TopicPartition(topic, part["partition_index"]) for part in found["partitions"]]
+            answer = admin.list_partition_offsets(dict.fromkeys(parts, which))
+            return {str(part.partition): int(at.offset) for part, at in sorted(answer.items())}
+
+        return self._ask(offsets)
+
+    def _ask(self, question: Callable[[KafkaAdminClient], _Answer]) -> _Answer:
+        """The answer to what may be asked twice; connection trouble is retried until the time is over."""
+        deadline = time.monotonic() + self.timeout_s
+        while (left_ms := int((deadline - time.monotonic()) * 1000)) > 0:
+            try:
+                return question(self._connected(left_ms))
+            except (errors.KafkaError, OSError) as error:
+                if not getattr(error, "retriable", True):
+                    raise StreamOpsError(f"Kafka at {self.servers} refused a request: {error!r}.") from error
+                time.sleep(0.1)
+        raise self.unreachable()
+
+    def _connected(self, left_ms: int) -> KafkaAdminClient:
+        if self._admin is None:
+            self._knock(left_ms / 1000)
+            self._admin = KafkaAdminClient(
+                bootstrap_servers=self.servers,
+                bootstrap_timeout_ms=left_ms,
+                request_timeout_ms=int(self.timeout_s * 1000),
+                reconnect_backoff_max_ms=1000,
+            )
+        return self._admin
+
+    def _knock(self, timeout_s: float) -> None:
+        """Raise OSError unless a server listens: a KafkaAdminClient that finds none leaves its thread behind."""
+        servers = self.servers.split(",")
+        for server in servers:
+            host, _, port = server.strip().rpartition(":")
+            with suppress(OSError), socket.create_connection((host.strip("[]"), int(port)), timeout_s / len(servers)):
+                return
+        raise ConnectionRefusedError(self.servers)
+
+
+def _offset(message: Message) -> int:
+    """Where a record stands; only one that was never sent stands nowhere."""
+    return message.offset() or 0

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from streamops.clients.influx import Points
-from streamops.clients.kafka import Ledger
-from streamops.clients.kafka_wire import Block
+from streamops.clients.kafka import Block, Ledger
 from streamops.model.definitions import Definition, InfluxSink, Recount, Source
 from streamops.model.errors import CheckpointError, NotFoundError, RefusedError
 from streamops.model.records import Deployment, JobRecord, Offsets
