@@ -11,7 +11,7 @@ from streamops.cli import declared
 from streamops.cli.applying import Action, Present, PresentJob, decide
 from streamops.model.errors import DefinitionError, RefusedError
 from streamops.model.records import Deployment, JobRecord
-from streamops.operations.operation import Request
+from streamops.operations.follow import request
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -50,7 +50,7 @@ def only(wanted: declared.Declared, present: Present) -> Action:
 
 def done(action: Action) -> dict[str, Any]:
     """The action as a request: what the runbook's form will check."""
-    Request.of({"runbook": action.verb, **action.values})
+    request(action.verb, **action.values)
     return {"verb": action.verb, **action.values}
 
 

@@ -27,7 +27,7 @@ def runbook_dag(runbook: Runbook, documentation: str | None, *tags: str) -> DAG:
     """The DAG of a runbook.
 
     Args:
-        documentation: what an operator must know, as Markdown; the table of tasks follows its first paragraph.
+        documentation: what an operator must know, as Markdown; the table of tasks follows it.
         tags: besides those that every runbook has.
     """
     with DAG(

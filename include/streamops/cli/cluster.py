@@ -21,7 +21,12 @@ from streamops.store import jobs
 from streamops.store.object_store import ObjectStore
 
 app = console.noun("Show the cluster; shut it down, start it again, or scale it.")
-Timeout = Annotated[int | None, typer.Option("--timeout", metavar="S", help="Seconds until the jobs must work.")]
+Timeout = Annotated[
+    int | None,
+    typer.Option(
+        "--timeout", metavar="S", help="Seconds until the workers must have joined, and then until the jobs must work."
+    ),
+]
 
 
 @app.command("list", hidden=True)
@@ -71,6 +76,7 @@ def restart(
         "without_missing": without_missing or None,
         "library": library,
         "healthy_timeout_s": timeout,
+        "members_timeout_s": timeout,
     }
     done = verbs.run(json, "restart_cluster", **values)
     for job, told in done.reported("caught_up", JobsCaughtUp).jobs.items():
@@ -102,6 +108,7 @@ def scale(
         change=int(size) if relative else None,
         nodes=list(node) if node else None,
         healthy_timeout_s=timeout,
+        members_timeout_s=timeout,
     )
     verbs.say(json, done, f"The cluster has {done.reported('check', ClusterChecked).size} members.")
 

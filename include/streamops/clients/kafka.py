@@ -1,7 +1,7 @@
 """The ledger: what a Kafka topic holds, read fast and to an exact end.
 
 Topics and offsets are asked for with kafka-python. Records are read with librdkafka (confluent-kafka): kafka-python
-builds several objects for each of them, which is too slow to recount tens of millions (docs/adr/0021-kafka-clients.md).
+builds several objects for each of them, which is too slow to recount tens of millions (docs/adr/0022-kafka-clients.md).
 """
 
 from __future__ import annotations

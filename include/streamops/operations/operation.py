@@ -58,19 +58,19 @@ class Request(BaseModel):
             cls.kinds[cls.model_fields["runbook"].default] = cls
 
     @classmethod
-    def of(cls, given: Any) -> Any:
-        """The request that these values are, by its runbook.
+    def recorded(cls, given: Any) -> Any:
+        """The request that an operation was recorded with. Fields of another release are passed over.
 
         Raises:
             NotFoundError: there is no such runbook.
-            ValidationError: names each wrong value.
         """
         if not isinstance(given, Mapping):
             return given
         runbook = str(given.get("runbook"))
         if runbook not in cls.kinds:
             raise NotFoundError(f"There is no runbook {runbook!r}; there are {', '.join(sorted(cls.kinds))}.")
-        return cls.kinds[runbook].model_validate(given)
+        kind = cls.kinds[runbook]
+        return kind.model_validate({name: value for name, value in given.items() if name in kind.model_fields})
 
     def source_snapshot(self) -> tuple[str, str] | None:
         """The snapshot to start from, as job and name, if it names one of a job that may be another."""
@@ -99,7 +99,7 @@ class Operation(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     id: str
-    request: Annotated[SerializeAsAny[Request], BeforeValidator(Request.of)]
+    request: Annotated[SerializeAsAny[Request], BeforeValidator(Request.recorded)]
     owner: Owner
     state: OperationState = "running"
     reason: str = ""

@@ -153,3 +153,10 @@ class GoingBack(JobRequest, Starts, Stops):
     standby: Standby = True
     catch_up_s: CatchUp = 300
     recount: Recount = True
+    healthy_timeout_s: Annotated[
+        HealthyTimeout, Field(description="If it is not healthy by then, what ran before runs again.")
+    ] = 180
+    stop_timeout_s: Annotated[
+        StopTimeout,
+        Field(description="The time for the batch in flight; a driver that takes longer loses the lease."),
+    ] = 60

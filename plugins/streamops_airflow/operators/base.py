@@ -117,8 +117,8 @@ class OperationMixin:
 
     def wait(self, context: Context, step: str) -> None:
         """Go on when the step is done; until then, defer. Returns only when it is done already."""
-        run = runs.of(context)
         with self.carried_out(context):
+            run = runs.of(context)
             engine = self.engine(context)
             operation = engine.find(run.job, run.operation_id)
             if operation is not None and operation.state != "running":

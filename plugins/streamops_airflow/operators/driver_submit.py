@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class DriverSubmitOperator(OperationMixin, SparkSubmitOperator):
     """Puts the operation's driver on the cluster, supervised by the master, and waits for it without a worker.
 
-    What is submitted follows from the operation (``Engine.submission``), so that the operator has no arguments of
+    What is submitted follows from the operation, so that the operator has no arguments of
     its own to get wrong. Another try adopts what the first one started: by launch id, through lease and status;
     Spark's driver id is a hint, because a relaunched driver gets a new one.
 
@@ -38,8 +38,8 @@ class DriverSubmitOperator(OperationMixin, SparkSubmitOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]  # that one returns nothing
         """Submit, or adopt what an earlier try submitted; then wait."""
-        run = runs.of(context)
         with self.carried_out(context):
+            run = runs.of(context)
             facts = dict(self.engine(context).run_task(run.job, run.operation_id, self.task_id))
         context["ti"].xcom_push(key="submitted", value=facts)
         self.wait(context, self.until)

@@ -38,8 +38,8 @@ class StepsOperator(OperationMixin, BaseOperator):
 
     def after_wait(self, context: Context) -> dict[str, Any]:
         """The steps themselves; a waiting step that is done is only recorded."""
-        run = runs.of(context)
         with self.carried_out(context):
+            run = runs.of(context)
             facts = dict(self.engine(context).run_task(run.job, run.operation_id, self.task_id))
         if self.outlets and "snapshot" in facts:
             assets.announce(context, run.job, facts["snapshot"], facts.get("bytes", 0))

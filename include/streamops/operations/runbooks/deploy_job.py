@@ -13,7 +13,7 @@ from streamops.model.manifest import Manifest
 from streamops.operations import checks, steps
 from streamops.operations.context import StepContext
 from streamops.operations.facts import Checked, Reserved
-from streamops.operations.requests import NewVersion
+from streamops.operations.requests import Library, NewVersion
 from streamops.operations.runbook import Runbook, Step
 from streamops.spark import checkpoints
 from streamops.store import jobs, leases
@@ -24,6 +24,10 @@ class DeployJob(NewVersion):
     """What may be asked for."""
 
     runbook: Literal["deploy_job"] = "deploy_job"
+    library: Annotated[
+        Library,
+        Field(description="LIBRARY/VERSION; left empty, that of the job or of the snapshot, else the newest."),
+    ] = None
     from_snapshot: Annotated[
         SnapshotReference | None,
         Field(

@@ -54,7 +54,7 @@ class RestartCluster(ClusterRequest, Starts):
             description="LIBRARY/VERSION to bring the jobs back on; left empty, as the shutdown was told.",
         ),
     ] = None
-    members_timeout_s: MembersTimeout = 120
+    members_timeout_s: Annotated[MembersTimeout, Field(description="How long the workers may take to join.")] = 300
     healthy_timeout_s: Annotated[
         HealthyTimeout, Field(description="How long the jobs may take to work, and then to catch up.")
     ] = 300

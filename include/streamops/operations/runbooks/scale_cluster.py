@@ -20,7 +20,7 @@ from streamops.operations.facts import Claimed, ClusterChecked, Ended, Finished,
 from streamops.operations.health import Health
 from streamops.operations.operation import Operation
 from streamops.operations.ports import NodesPort
-from streamops.operations.requests import ClusterRequest, MembersTimeout, NodeNames, Starts, Stops
+from streamops.operations.requests import ClusterRequest, HealthyTimeout, MembersTimeout, NodeNames, Starts, Stops
 from streamops.operations.runbook import Runbook, Step, UndoPlan
 from streamops.spark.master import Master
 from streamops.store import jobs
@@ -46,7 +46,10 @@ class ScaleCluster(ClusterRequest, Starts, Stops):
         Field(ge=-1000, le=1000, title="Change", description="How many members more (2), or fewer (-1)."),
     ] = None
     nodes: NodeNames = ()
-    members_timeout_s: MembersTimeout = 120
+    members_timeout_s: MembersTimeout = 300
+    healthy_timeout_s: Annotated[
+        HealthyTimeout, Field(description="How long a job that was handed over may take to work again.")
+    ] = 180
 
     @model_validator(mode="after")
     def _go_together(self) -> ScaleCluster:
@@ -109,7 +112,8 @@ def members(context: StepContext) -> Members:
     if checked(context).unchanged:
         return Members()
     asked = context.asked(ScaleCluster)
-    return Members(why=context.wait(lambda: look_members(context), asked.members_timeout_s, "Members").why)
+    found = context.wait(lambda: look_members(context), asked.members_timeout_s, "Members")
+    return Members(why=found.why, missing=())
 
 
 def look_in_use(context: StepContext) -> Health:

@@ -17,7 +17,7 @@ from streamops.operations.cluster_checks import MASTER
 from streamops.operations.context import StepContext
 from streamops.operations.facts import Claimed, ClusterChecked, Ended, Facts, Jobs, JobsKept
 from streamops.operations.operation import Operation
-from streamops.operations.requests import ClusterRequest, Starts, Stops
+from streamops.operations.requests import ClusterRequest, HealthyTimeout, Starts, Stops
 from streamops.operations.runbook import Runbook, Step, UndoPlan
 
 _DRIVERS_S = 20.0  # for drivers that have saved their state to end: a second or two is usual
@@ -27,6 +27,9 @@ class ShutdownCluster(ClusterRequest, Starts, Stops):
     """What may be asked for. Jobs are started again when another one does not stop."""
 
     runbook: Literal["shutdown_cluster"] = "shutdown_cluster"
+    healthy_timeout_s: Annotated[
+        HealthyTimeout, Field(description="For the jobs that are started again when another one does not stop.")
+    ] = 180
     snapshot: Annotated[
         SnapshotName | None,
         Field(
@@ -111,9 +114,15 @@ def _await_drivers(context: StepContext) -> None:
     cluster, beside the one that the restart submits.
     """
     port = context.ports.nodes()
-    if not context.until(lambda: not port.master().drivers, _DRIVERS_S):
-        held = ", ".join(driver.id for driver in port.master().drivers)
-        context.say(f"The master still holds {held}; the workers are stopped")
+    held: tuple[str, ...] = ()
+
+    def ended() -> bool:
+        nonlocal held
+        held = tuple(driver.id for driver in port.master().drivers)
+        return not held
+
+    if not context.until(ended, _DRIVERS_S):
+        context.say(f"The master still holds {', '.join(held)}; the workers are stopped")
 
 
 def stop_master(context: StepContext) -> Ended:

@@ -1,4 +1,7 @@
-"""Start a stopped job again, from its own checkpoint; and the same for one whose driver is gone (``recover_job``)."""
+"""Start a stopped job again, from its own checkpoint.
+
+``recover_job`` is the same for a job whose driver is gone.
+"""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from streamops.operations.context import StepContext
 from streamops.operations.facts import Checked, Dismissed, Exported, Kept, Recounted, Reserved, Waited
 from streamops.operations.health import Health
 from streamops.operations.operation import Operation
-from streamops.operations.requests import NewSnapshot, NewVersion, Recount, Standby, Stops
+from streamops.operations.requests import HealthyTimeout, NewSnapshot, NewVersion, Recount, Standby, Stops
 from streamops.operations.runbook import Runbook, Step, UndoPlan
 from streamops.spark import checkpoints
 from streamops.store import jobs, keys
@@ -37,6 +37,9 @@ class UpgradeJob(NewVersion, Stops):
         ),
     ] = 30
     recount: Recount = True
+    healthy_timeout_s: Annotated[
+        HealthyTimeout, Field(description="If the new version is not healthy by then, the old one runs again.")
+    ] = 180
 
 
 def check(context: StepContext) -> Checked:
