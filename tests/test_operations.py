@@ -83,6 +83,16 @@ def test_a_snapshot_to_start_from_is_this_jobs_unless_it_says_another() -> None:
     assert other.source_snapshot() == ("old", "s")
 
 
+def test_an_operation_of_another_release_can_be_read() -> None:
+    moment = now().isoformat()
+    request = {"runbook": "cancel_job", "job": "sums", "stop_timeout_s": 90, "strategy": "x", "version": None}
+    fields = {"id": "o", "request": request, "owner": {"kind": "cli"}, "created": moment, "updated": moment}
+    read = Operation.model_validate(fields)
+    assert read.request == ask("cancel_job", job="sums", stop_timeout_s=90)
+    with pytest.raises(NotFoundError, match="downgrade_job"):
+        Operation.model_validate({**fields, "request": {"runbook": "downgrade_job", "job": "sums"}})
+
+
 def test_an_operation_knows_where_it_is() -> None:
     moment = now()
     request = ask("cancel_job", job="sums")
