@@ -16,14 +16,15 @@ _NOT_ASKED = ("runbook",)
 
 
 def of(request: type[Request]) -> dict[str, Param]:
-    """A form with each field of a request, deadlines last."""
-    fields = request.model_json_schema()["properties"]
-    required = request.model_json_schema().get("required", ())
-    asked = [name for name, schema in fields.items() if name not in _NOT_ASKED and "const" not in schema]
-    return {
-        name: field(fields[name], required=name in required)
-        for name in sorted(asked, key=lambda name: name.endswith("_timeout_s"))
-    }
+    """A form with each field of a request: short ones, deadlines, and then those that take an editor."""
+    schema = request.model_json_schema()
+    asked = {name: field for name, field in schema["properties"].items() if name not in _NOT_ASKED}
+    asked = {name: field for name, field in asked.items() if "const" not in field}
+
+    def place(name: str) -> tuple[bool, bool]:
+        return asked[name].get("type") in ("object", "array"), name.endswith("_timeout_s")
+
+    return {name: field(asked[name], required=name in schema.get("required", ())) for name in sorted(asked, key=place)}
 
 
 def field(schema: Mapping[str, Any], *, required: bool) -> Param:

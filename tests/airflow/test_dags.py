@@ -112,6 +112,12 @@ def test_every_field_is_described_and_known_to_the_request(dags, runbook):
     assert set(dags[runbook].params) <= set(RUNBOOKS[runbook].request.model_fields)
 
 
+def test_what_every_upgrade_needs_stands_first_in_its_form(dags):
+    names = list(dags["upgrade_job"].params)
+    assert names[:2] == ["job", "version"]
+    assert names.index("snapshot") < names.index("healthy_timeout_s") < names.index("params")
+
+
 @pytest.mark.parametrize("runbook", RUNBOOKS)
 def test_nothing_destructive_and_no_job_is_preselected(dags, runbook):
     params = dags[runbook].params
