@@ -12,6 +12,7 @@ from streamops.operations.context import StepContext
 from streamops.operations.facts import Ended, Finished, JobsResumed, Nodes, Waited
 from streamops.operations.health import Health
 from streamops.operations.requests import Starts
+from streamops.operations.runbook import Step
 from streamops.operations.steps import clear_leftovers, receipt
 
 
@@ -100,3 +101,11 @@ def finish(context: StepContext) -> Finished:
     for record in claimed(context):
         clear_leftovers(context, record.job)
     return receipt(context)
+
+
+# --- steps that several runbooks have
+
+JOBS_HEALTHY = Step(
+    "jobs_healthy", "wait_jobs", "Wait until each of them holds its lease and works", jobs_healthy, look=look_jobs
+)
+FINISH = Step("finish", "finish", "Write the receipt and close the operation", finish)

@@ -276,29 +276,17 @@ def runbook(request: type[GoingBack], check: Act) -> Runbook:
         steps=(
             Step("check", "check", "Check the snapshot and the ledger, and say what going back costs", check),
             Step("reserve", "prepare", "Number the new deployment and copy the snapshot's state into it", reserve),
-            Step(
-                "submit",
-                "submit_driver",
-                "Submit the driver in standby, supervised by the master",
-                steps.submit,
-                submits=True,
-            ),
-            Step("standby", "wait_standby", "Wait until it is warm", steps.standby, look=steps.look_standby),
-            Step("request_stop", "switch", "Ask the present driver to stop at a batch boundary", steps.request_stop),
+            steps.SUBMIT_STANDBY,
+            steps.STANDBY,
+            steps.REQUEST_STOP,
             Step(
                 "await_stop",
                 "switch",
                 "Wait until it has stopped; one that does not answer loses the lease",
                 await_stop,
             ),
-            Step("hand_over", "switch", "Give the lease to the new driver and let it run", steps.hand_over),
-            Step(
-                "healthy",
-                "wait_healthy",
-                "Wait until the driver holds the lease and every stage works",
-                steps.healthy,
-                look=steps.look_healthy,
-            ),
+            steps.HAND_OVER,
+            steps.HEALTHY,
             Step(
                 "catch_up",
                 "wait_caught_up",
@@ -308,7 +296,7 @@ def runbook(request: type[GoingBack], check: Act) -> Runbook:
                 within=catch_up_limit_s,
             ),
             Step("recount", "recount", "Recompute the results from the ledger and compare", recount),
-            Step("finish", "finish", "Write the receipt and close the operation", steps.finish),
+            steps.FINISH,
         ),
         undo_plan=undo_plan,
         undo={

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -36,6 +36,7 @@ from streamops.operations.facts import (
 )
 from streamops.operations.health import Health
 from streamops.operations.requests import NewVersion, Starts, Stops
+from streamops.operations.runbook import Step
 from streamops.spark import priority
 from streamops.spark.submission import Submission
 from streamops.store import documents, jobs, keys, leases
@@ -429,3 +430,23 @@ def receipt(context: StepContext) -> Finished:
     for line in receipts.lines(settling.settle(context.ports, context.operation, "succeeded", context.say)):
         context.say(line)
     return Finished(receipt=keys.receipt(context.job, context.operation.id))
+
+
+# --- steps that several runbooks have
+
+SUBMIT = Step(
+    "submit", "submit_driver", "Submit the driver to the cluster, supervised by the master", submit, submits=True
+)
+SUBMIT_STANDBY = replace(SUBMIT, title="Submit the new driver in standby, supervised by the master")
+STANDBY = Step("standby", "wait_standby", "Wait until the new driver is warm", standby, look=look_standby)
+REQUEST_STOP = Step("request_stop", "switch", "Ask the present driver to stop at a batch boundary", request_stop)
+AWAIT_STOP = Step("await_stop", "switch", "Wait until it has stopped", await_stop)
+HAND_OVER = Step("hand_over", "switch", "Give the lease to the new driver and let it run", hand_over)
+HEALTHY = Step(
+    "healthy",
+    "wait_healthy",
+    "Wait until the driver holds the lease and every stage works",
+    healthy,
+    look=look_healthy,
+)
+FINISH = Step("finish", "finish", "Write the receipt and close the operation", finish)

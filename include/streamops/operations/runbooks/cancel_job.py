@@ -36,7 +36,7 @@ CANCEL_JOB = Runbook(
             "Ask the driver to stop at a batch boundary",
             partial(steps.request_stop, to_stay=True),
         ),
-        Step("await_stop", "switch", "Wait until it has stopped", steps.await_stop),
-        Step("finish", "finish", "Write the receipt and close the operation", steps.finish),
+        steps.AWAIT_STOP,
+        steps.FINISH,
     ),
 )

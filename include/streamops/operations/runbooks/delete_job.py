@@ -61,8 +61,8 @@ DELETE_JOB = Runbook(
             "Ask the driver to stop at a batch boundary, if it runs",
             partial(steps.request_stop, to_stay=True),
         ),
-        Step("await_stop", "switch", "Wait until it has stopped", steps.await_stop),
+        steps.AWAIT_STOP,
         Step("remove", "remove", "Remove checkpoints, snapshots, versions, logs and, last, the job record", remove),
-        Step("finish", "finish", "Write the receipt and close the operation", steps.finish),
+        steps.FINISH,
     ),
 )

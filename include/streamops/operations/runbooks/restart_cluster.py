@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from datetime import timedelta
 from typing import Annotated, Any, Literal
 
@@ -189,13 +190,7 @@ RESTART_CLUSTER = Runbook(
         ),
         Step("claim", "resume_jobs", "Take the operation lock of every job that comes back", claim),
         Step("resume_jobs", "resume_jobs", "Start each of them again, from its own checkpoint", resume_jobs),
-        Step(
-            "jobs_healthy",
-            "wait_jobs",
-            "Wait until each of them holds its lease and works",
-            cluster_steps.jobs_healthy,
-            look=cluster_steps.look_jobs,
-        ),
+        cluster_steps.JOBS_HEALTHY,
         Step(
             "caught_up",
             "wait_caught_up",
@@ -203,7 +198,7 @@ RESTART_CLUSTER = Runbook(
             caught_up,
             look=cluster_jobs.look_caught_up,
         ),
-        Step("finish", "finish", "Write the receipt and close the operation", finish),
+        replace(cluster_steps.FINISH, act=finish),
     ),
     undo_plan=undo_plan,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, Literal
 
@@ -312,15 +313,9 @@ SCALE_CLUSTER = Runbook(
             "Start them on the remaining members, from their own checkpoints",
             resume_jobs,
         ),
-        Step(
-            "jobs_healthy",
-            "wait_jobs",
-            "Wait until each of them holds its lease and works",
-            cluster_steps.jobs_healthy,
-            look=cluster_steps.look_jobs,
-        ),
+        cluster_steps.JOBS_HEALTHY,
         Step("stop_workers", "stop_nodes", "Stop the leaving workers", stop_workers),
-        Step("finish", "finish", "Write the receipt and close the operation", finish),
+        replace(cluster_steps.FINISH, act=finish),
     ),
     undo_plan=undo_plan,
     undo={

@@ -173,7 +173,7 @@ SHUTDOWN_CLUSTER = Runbook(
         Step("export", "keep_snapshots", "Keep a snapshot of every job (only when a name was given)", export),
         Step("stop_workers", "stop_servers", "Stop the workers", stop_workers),
         Step("stop_master", "stop_servers", "Stop the master", stop_master),
-        Step("finish", "finish", "Write the receipt and close the operation", cluster_steps.finish),
+        cluster_steps.FINISH,
     ),
     undo_plan=undo_plan,
     undo={

@@ -85,7 +85,7 @@ SNAPSHOT_JOB = Runbook(
             commit_manifest,
             announces=True,
         ),
-        Step("finish", "finish", "Write the receipt and close the operation", steps.finish),
+        steps.FINISH,
     ),
     forward=forward,
 )

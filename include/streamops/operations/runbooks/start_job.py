@@ -74,21 +74,9 @@ START_JOB = Runbook(
     steps=(
         Step("check", "check", "Check the request against the job, its versions and snapshots", check),
         Step("reserve", "prepare", "Name a new launch of the same deployment", reserve),
-        Step(
-            "submit",
-            "submit_driver",
-            "Submit the driver to the cluster, supervised by the master",
-            submit,
-            submits=True,
-        ),
-        Step(
-            "healthy",
-            "wait_healthy",
-            "Wait until the driver holds the lease and every stage works",
-            steps.healthy,
-            look=steps.look_healthy,
-        ),
-        Step("finish", "finish", "Write the receipt and close the operation", steps.finish),
+        replace(steps.SUBMIT, act=submit),
+        steps.HEALTHY,
+        steps.FINISH,
     ),
     starts=True,
 )
