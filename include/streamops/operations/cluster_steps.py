@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from streamops.cluster.membership import missing, present
 from streamops.model.errors import StreamOpsError
@@ -72,13 +72,8 @@ def look_jobs(context: StepContext) -> Health:
 
 
 def jobs_healthy(context: StepContext) -> Waited:
-    """Wait until every job that came back works."""
-    return await_jobs_healthy(context, lambda: look_jobs(context))
-
-
-def await_jobs_healthy(context: StepContext, look: Callable[[], Health]) -> Waited:
-    """Wait until every job that came back works, at whatever step it did."""
-    return Waited(why=context.wait(look, context.asked(Starts).healthy_timeout_s, "Health of the jobs").why)
+    """Every job that came back works."""
+    return Waited(why=context.why)
 
 
 def undo_resume(context: StepContext) -> JobsResumed:
@@ -90,7 +85,8 @@ def undo_resume(context: StepContext) -> JobsResumed:
 def undo_jobs_healthy(context: StepContext) -> Waited:
     """Wait until they work."""
     resumed = JobsResumed.model_validate(context.operation.undo["resume_jobs"].facts)
-    return await_jobs_healthy(context, lambda: cluster_jobs.look(context, resumed))
+    look = lambda: cluster_jobs.look(context, resumed)  # noqa: E731
+    return Waited(why=context.wait(look, context.asked(Starts).healthy_timeout_s, "Health of the jobs").why)
 
 
 # --- the end
@@ -106,6 +102,11 @@ def finish(context: StepContext) -> Finished:
 # --- steps that several runbooks have
 
 JOBS_HEALTHY = Step(
-    "jobs_healthy", "wait_jobs", "Wait until each of them holds its lease and works", jobs_healthy, look=look_jobs
+    "jobs_healthy",
+    "wait_jobs",
+    "Wait until each of them holds its lease and works",
+    jobs_healthy,
+    look=look_jobs,
+    awaited="Health of the jobs",
 )
 FINISH = Step("finish", "finish", "Write the receipt and close the operation", finish)

@@ -31,6 +31,7 @@ class StepContext:
     ports: Ports
     operation: Operation
     say: Callable[[str], None]
+    why: str = ""  # what the wait of the step ended with
 
     @property
     def job(self) -> str:

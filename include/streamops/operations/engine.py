@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from streamops.model.errors import (
@@ -289,7 +290,11 @@ class Engine:
         self._open(operation)
         operation = self._record(job, operation_id, name, started=True)
         self.at_point(name, "before")
-        facts = runbooks.of(operation).step(name).act(self._context(operation)).recorded()
+        step, context = runbooks.of(operation).step(name), self._context(operation)
+        if look := step.look:
+            found = context.wait(lambda: look(context), step.within(operation.request), step.awaited)
+            context = replace(context, why=found.why)
+        facts = step.act(context).recorded()
         self.at_point(name, "after")
         operation = self._record(job, operation_id, name, facts=facts)
         seconds = operation.steps[name].seconds or 0.0

@@ -213,14 +213,8 @@ def look_catch_up(context: StepContext) -> Health:
     return assess_catch_up(wanted, status, context.launch, until, now())
 
 
-def catch_up_limit_s(asked: GoingBack) -> int:
-    """How long the wait may take, in seconds: it ends by itself, and gets time to say so."""
-    return asked.healthy_timeout_s + asked.catch_up_s
-
-
 def catch_up(context: StepContext) -> CaughtUp:
-    """Wait until the results that are written again have been; then say what going back did cost."""
-    found = context.wait(lambda: look_catch_up(context), catch_up_limit_s(context.asked(GoingBack)), "Catching up")
+    """The results that are written again have been; say what going back did cost."""
     status = jobs.status(context.ports.store, context.job, context.launch)
     begun = chosen(context)
     done = {
@@ -230,7 +224,7 @@ def catch_up(context: StepContext) -> CaughtUp:
     }
     again = {name: min(count, done.get(name, 0)) for name, count in _final(context, begun).items()}
     context.say(f"It cost: {sum(again.values()):,} events were processed again, from snapshot {begun.job}/{begun.name}")
-    return CaughtUp(why=found.why, events_again=sum(again.values()), again=again)
+    return CaughtUp(why=context.why, events_again=sum(again.values()), again=again)
 
 
 def _final(context: StepContext, begun: Manifest) -> dict[str, int]:
@@ -293,7 +287,8 @@ def runbook(request: type[GoingBack], check: Act) -> Runbook:
                 "Wait until what is processed again has been processed",
                 catch_up,
                 look=look_catch_up,
-                within=catch_up_limit_s,
+                awaited="Catching up",
+                within=lambda asked: asked.healthy_timeout_s + asked.catch_up_s,
             ),
             Step("recount", "recount", "Recompute the results from the ledger and compare", recount),
             steps.FINISH,

@@ -28,7 +28,9 @@ class Step:
 
     Args:
         act: its side effect, which can be run again after a kill at any point and then has one effect.
-        look: for a step that waits for something outside: one look, from which a trigger can do the waiting.
+        look: for a step that waits for something outside: one look. The engine, or a trigger, waits until it is
+            done before ``act``, which finds what it ended with as ``context.why``.
+        awaited: what is waited for, in a word or two.
         within: how long the wait may take, in seconds. What ends by itself gets time to say so.
         submits: whether it puts a driver on the cluster.
         announces: whether a snapshot exists after it.
@@ -39,6 +41,7 @@ class Step:
     title: str
     act: Act
     look: Look | None = None
+    awaited: str = ""
     within: Callable[[Any], int] = lambda asked: int(asked.healthy_timeout_s)
     submits: bool = False
     announces: bool = False

@@ -35,7 +35,7 @@ from streamops.operations.facts import (
     Worked,
 )
 from streamops.operations.health import Health
-from streamops.operations.requests import NewVersion, Starts, Stops
+from streamops.operations.requests import NewVersion, Stops
 from streamops.operations.runbook import Step
 from streamops.spark import priority
 from streamops.spark.submission import Submission
@@ -248,9 +248,8 @@ def look_standby(context: StepContext) -> Health:
 
 
 def standby(context: StepContext) -> Waited:
-    """Wait until the new driver is warm."""
-    found = context.wait(lambda: look_standby(context), context.asked(Starts).healthy_timeout_s, "Standby")
-    return Waited(why=found.why)
+    """The new driver is warm."""
+    return Waited(why=context.why)
 
 
 def look_healthy(context: StepContext) -> Health:
@@ -269,12 +268,11 @@ def healthy_now(
     return assess(found, jobs.lease(store, context.job), launch, version.definition.stages)
 
 
-def healthy(context: StepContext, look: Callable[[StepContext], Health] = look_healthy) -> Worked:
-    """Wait until the driver works."""
+def healthy(context: StepContext) -> Worked:
+    """The driver works."""
     if context.checked.unchanged:
         return Worked()
-    found = context.wait(lambda: look(context), context.asked(Starts).healthy_timeout_s, "Health")
-    return Worked(why=found.why, stages=positions(context, context.launch))
+    return Worked(why=context.why, stages=positions(context, context.launch))
 
 
 def positions(context: StepContext, launch: str) -> dict[str, Position]:
@@ -438,7 +436,9 @@ SUBMIT = Step(
     "submit", "submit_driver", "Submit the driver to the cluster, supervised by the master", submit, submits=True
 )
 SUBMIT_STANDBY = replace(SUBMIT, title="Submit the new driver in standby, supervised by the master")
-STANDBY = Step("standby", "wait_standby", "Wait until the new driver is warm", standby, look=look_standby)
+STANDBY = Step(
+    "standby", "wait_standby", "Wait until the new driver is warm", standby, look=look_standby, awaited="Standby"
+)
 REQUEST_STOP = Step("request_stop", "switch", "Ask the present driver to stop at a batch boundary", request_stop)
 AWAIT_STOP = Step("await_stop", "switch", "Wait until it has stopped", await_stop)
 HAND_OVER = Step("hand_over", "switch", "Give the lease to the new driver and let it run", hand_over)
@@ -448,5 +448,6 @@ HEALTHY = Step(
     "Wait until the driver holds the lease and every stage works",
     healthy,
     look=look_healthy,
+    awaited="Health",
 )
 FINISH = Step("finish", "finish", "Write the receipt and close the operation", finish)

@@ -125,20 +125,14 @@ def look_members(context: StepContext) -> Health:
     return cluster_steps.look_members(context, late=asked.without_missing and over)
 
 
-def members_limit_s(asked: RestartCluster) -> int:
-    """How long the wait may take, in seconds."""
-    return asked.members_timeout_s + (_GRACE_S if asked.without_missing else 0)
-
-
 def members(context: StepContext) -> Members:
-    """Wait until the workers have joined, and name those that are missing."""
-    found = context.wait(lambda: look_members(context), members_limit_s(context.asked(RestartCluster)), "Members")
+    """The workers have joined; name those that are missing."""
     port = context.ports.nodes()
     silent = checked(context).silent
     absent = (*missing(port.inventory, port.master(), checked(context).nodes), *silent)
     if absent:
         context.say(f"Missing members: {', '.join(absent)}")
-    return Members(why=found.why, missing=absent)
+    return Members(why=context.why, missing=absent)
 
 
 def claim(context: StepContext) -> Claimed:
@@ -154,10 +148,8 @@ def resume_jobs(context: StepContext) -> JobsResumed:
 
 
 def caught_up(context: StepContext) -> JobsCaughtUp:
-    """Wait until every job has caught up with its topics."""
-    asked = context.asked(RestartCluster)
-    found = context.wait(lambda: cluster_jobs.look_caught_up(context), asked.healthy_timeout_s, "Catching up")
-    return JobsCaughtUp(why=found.why, jobs=cluster_jobs.caught_up(context))
+    """Every job has caught up with its topics."""
+    return JobsCaughtUp(why=context.why, jobs=cluster_jobs.caught_up(context))
 
 
 def finish(context: StepContext) -> Finished:
@@ -186,7 +178,8 @@ RESTART_CLUSTER = Runbook(
             "Wait until the workers have joined",
             members,
             look=look_members,
-            within=members_limit_s,
+            awaited="Members",
+            within=lambda asked: asked.members_timeout_s + (_GRACE_S if asked.without_missing else 0),
         ),
         Step("claim", "resume_jobs", "Take the operation lock of every job that comes back", claim),
         Step("resume_jobs", "resume_jobs", "Start each of them again, from its own checkpoint", resume_jobs),
@@ -197,6 +190,7 @@ RESTART_CLUSTER = Runbook(
             "Wait until every job has caught up with its topics",
             caught_up,
             look=cluster_jobs.look_caught_up,
+            awaited="Catching up",
         ),
         replace(cluster_steps.FINISH, act=finish),
     ),

@@ -105,16 +105,14 @@ def start_nodes(context: StepContext) -> Nodes:
 
 def look_members(context: StepContext) -> Health:
     """Whether all members have joined."""
+    if checked(context).unchanged:
+        return Health(True, None, "the size is as asked for")
     return cluster_steps.look_members(context)
 
 
 def members(context: StepContext) -> Members:
-    """Wait until the workers have joined."""
-    if checked(context).unchanged:
-        return Members()
-    asked = context.asked(ScaleCluster)
-    found = context.wait(lambda: look_members(context), asked.members_timeout_s, "Members")
-    return Members(why=found.why, missing=())
+    """The workers have joined."""
+    return Members(why=context.why, missing=())
 
 
 def look_in_use(context: StepContext) -> Health:
@@ -162,12 +160,8 @@ def _grows(context: StepContext, master: Master) -> bool:
 
 
 def in_use(context: StepContext) -> Waited:
-    """Wait until jobs that want more cores use the new members."""
-    if checked(context).unchanged:
-        return Waited()
-    asked = context.asked(ScaleCluster)
-    found = context.wait(lambda: look_in_use(context), asked.healthy_timeout_s, "New members")
-    return Waited(why=found.why)
+    """Jobs that want more cores use the new members."""
+    return Waited(why=context.why)
 
 
 def claim(context: StepContext) -> Claimed:
@@ -289,6 +283,7 @@ SCALE_CLUSTER = Runbook(
             "Wait until the workers have joined",
             members,
             look=look_members,
+            awaited="Members",
             within=lambda asked: asked.members_timeout_s,
         ),
         Step(
@@ -297,6 +292,7 @@ SCALE_CLUSTER = Runbook(
             "Wait until jobs that want more cores use the new members",
             in_use,
             look=look_in_use,
+            awaited="New members",
         ),
         Step("claim", "hand_over", "Take the operation lock of every job whose driver is on a leaving node", claim),
         Step("decommission", "hand_over", "Let the leaving workers take nothing new", decommission),

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from typing import Any, Literal
 
 from streamops.model.errors import RefusedError
@@ -83,7 +82,7 @@ START_JOB = Runbook(
 _OTHERWISE: dict[str, dict[str, Any]] = {
     "check": {"act": check_recovery},
     "reserve": {"title": "Name a new launch of the same deployment, because its driver is gone"},
-    "healthy": {"act": partial(steps.healthy, look=look_recovered), "look": look_recovered},
+    "healthy": {"look": look_recovered},
 }
 RECOVER_JOB = Runbook(
     request=RecoverJob,

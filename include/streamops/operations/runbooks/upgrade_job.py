@@ -120,15 +120,9 @@ def look_probation(context: StepContext) -> Health:
     return probation.look(context, context.asked(UpgradeJob).probation_s)
 
 
-def watch(context: StepContext) -> Waited:
-    """Watch until the probation is over. Raises UnhealthyError, after which the old version comes back."""
-    found = context.wait(lambda: look_probation(context), limit_s(context.asked(UpgradeJob)), "Probation")
-    return Waited(why=found.why)
-
-
-def limit_s(asked: UpgradeJob) -> int:
-    """How long the probation may take, in seconds: it ends by itself, and gets time to say so."""
-    return asked.healthy_timeout_s + asked.probation_s
+def watched(context: StepContext) -> Waited:
+    """The probation is over and passed; otherwise the old version comes back."""
+    return Waited(why=context.why)
 
 
 def recount(context: StepContext) -> Recounted:
@@ -221,9 +215,10 @@ UPGRADE_JOB = Runbook(
             "probation",
             "probation",
             "Watch the new version: failures, lag, and that it produces",
-            watch,
+            watched,
             look=look_probation,
-            within=limit_s,
+            awaited="Probation",
+            within=lambda asked: asked.healthy_timeout_s + asked.probation_s,
         ),
         Step("recount", "recount", "Recompute the results from the ledger and compare", recount),
         steps.FINISH,
