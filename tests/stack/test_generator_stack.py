@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -26,13 +26,6 @@ from streamops.settings import REPOSITORY, Settings
 
 pytestmark = [pytest.mark.stack, pytest.mark.full]
 NOW = int(time.time()) * 1000
-
-
-@pytest.fixture
-def ledger(stack: Settings) -> Iterator[Ledger]:
-    ledger = Ledger(stack)
-    yield ledger
-    ledger.close()
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from confluent_kafka import Producer
@@ -19,13 +19,6 @@ from streamops.settings import Settings
 
 pytestmark = [pytest.mark.stack, pytest.mark.full]
 NOW = int(time.time()) * 1000
-
-
-@pytest.fixture
-def ledger(stack: Settings) -> Iterator[Ledger]:
-    ledger = Ledger(stack)
-    yield ledger
-    ledger.close()
 
 
 @pytest.fixture

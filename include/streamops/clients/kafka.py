@@ -27,7 +27,7 @@ from streamops.settings import Settings
 _MESSAGES = 500  # taken at once; with more, memory grows and nothing gets faster
 _MERGE_MS = 100  # partitions are merged in pieces of this much time
 _READER = {
-    "group.id": "streamops",  # librdkafka wants one; nobody joins it, and nothing is committed
+    "group.id": "streamops",  # librdkafka wants one; it has no members, and nothing is committed
     "enable.auto.commit": False,
     "enable.partition.eof": True,  # the end may be markers of transactions, or records that compaction removed
     "auto.offset.reset": "error",
@@ -110,8 +110,9 @@ class Ledger:
 
     def offsets_at(self, topic: str, time_ms: int) -> dict[str, int]:
         """First offset whose record is not older than ``time_ms``, by partition; the end if all are older."""
-        ends = self.end_offsets(topic)
-        return {part: at if at >= 0 else ends[part] for part, at in self._offsets(topic, time_ms).items()}
+        found = self._offsets(topic, time_ms)
+        ends = self.end_offsets(topic) if min(found.values()) < 0 else {}
+        return {part: at if at >= 0 else ends[part] for part, at in found.items()}
 
     def read(
         self, topic: str, start: Mapping[str, int], end: Mapping[str, int]
