@@ -12,14 +12,11 @@ from streamops.model import names
 if TYPE_CHECKING:
     from streamops.operations.operation import Request
 
-_NOT_ASKED = ("runbook",)
-
 
 def of(request: type[Request]) -> dict[str, Param]:
     """A form with each field of a request: short ones, deadlines, and then those that take an editor."""
     schema = request.model_json_schema()
-    asked = {name: field for name, field in schema["properties"].items() if name not in _NOT_ASKED}
-    asked = {name: field for name, field in asked.items() if "const" not in field}
+    asked = {name: field for name, field in schema["properties"].items() if "const" not in field}
 
     def place(name: str) -> tuple[bool, bool]:
         return asked[name].get("type") in ("object", "array"), name.endswith("_timeout_s")
