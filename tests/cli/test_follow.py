@@ -75,3 +75,4 @@ def test_a_waiting_step_counts_from_the_end_of_the_step_before_it():
 def test_a_steps_facts_are_short_and_what_a_wait_was_for_needs_no_word_before_it() -> None:
     reported = {"why": "epoch 1 held, every stage works", "events": 1_701_105, "clean": True, "text": "x" * 50}
     assert facts(reported) == "epoch 1 held, every stage works, events 1,701,105"
+    assert facts({"clean": True, "reason": "all 4 points are right"}) == "all 4 points are right"

@@ -74,8 +74,16 @@ def show(report: Report) -> None:
         f"{report.events:,} events of {report.job} {report.version} (deployment {report.deployment}) "
         f"in {console.duration(report.seconds)}{rejected if report.malformed or report.ahead else ''}."
     )
-    colour = "green" if report.clean else "red"
-    console.out.print(f"[bold {colour}]{'clean' if report.clean else 'NOT CLEAN'}[/]: {report.reason}")
+    console.out.print(f"{label(report)}: {report.reason}")
+
+
+def label(report: Report) -> str:
+    """The verdict in a word or two. That nothing could be compared yet is no fault that was found."""
+    if report.clean:
+        return "[bold green]clean[/]"
+    if any(item.off for item in report.measurements):
+        return "[bold red]NOT CLEAN[/]"
+    return "[bold yellow]no verdict yet[/]"
 
 
 def moment(text: str, now: datetime) -> datetime:

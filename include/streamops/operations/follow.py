@@ -106,9 +106,10 @@ def spans(operation: Operation) -> dict[str, tuple[datetime, datetime | None]]:
 
 
 def facts(reported: dict[str, Any]) -> str:
-    """The short ones among a step's facts, as text. What a wait was for, ``why``, is said as it is."""
+    """The short ones among a step's facts, as text; ``why`` and ``reason`` are sentences, and said as they are."""
     short = [
-        ("" if key == "why" else f"{key.replace('_', ' ')} ") + (f"{value:,}" if isinstance(value, int) else value)
+        ("" if key in ("why", "reason") else f"{key.replace('_', ' ')} ")
+        + (f"{value:,}" if isinstance(value, int) else value)
         for key, value in reported.items()
         if isinstance(value, str | int) and not isinstance(value, bool) and 0 < len(str(value)) <= 40
     ]
