@@ -112,6 +112,10 @@ def test_every_field_is_described_and_known_to_the_request(dags, runbook):
     assert set(dags[runbook].params) <= set(RUNBOOKS[runbook].request.model_fields)
 
 
+def test_the_form_that_destroys_says_so(dags):
+    assert "everything that belongs to it" in dags["delete_job"].params.get_param("job").description
+
+
 def test_what_every_upgrade_needs_stands_first_in_its_form(dags):
     names = list(dags["upgrade_job"].params)
     assert names[:2] == ["job", "version"]

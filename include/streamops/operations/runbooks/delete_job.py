@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from streamops import snapshots
+from streamops.model.definitions import JobName
 from streamops.model.errors import NotFoundError
 from streamops.operations import steps
 from streamops.operations.context import StepContext
@@ -20,6 +23,7 @@ class DeleteJob(JobRequest, Stops):
     """What may be asked for."""
 
     runbook: Literal["delete_job"] = "delete_job"
+    job: Annotated[JobName, Field(title="Job", description="The job to delete, with everything that belongs to it.")]
 
 
 def check(context: StepContext) -> Checked:

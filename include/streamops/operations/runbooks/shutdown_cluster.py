@@ -17,7 +17,7 @@ from streamops.operations.cluster_checks import MASTER
 from streamops.operations.context import StepContext
 from streamops.operations.facts import Claimed, ClusterChecked, Ended, Facts, Jobs, JobsKept
 from streamops.operations.operation import Operation
-from streamops.operations.requests import ClusterRequest, HealthyTimeout, Starts, Stops
+from streamops.operations.requests import ClusterRequest, HealthyTimeout, Starts, Stops, StopTimeout
 from streamops.operations.runbook import Runbook, Step, UndoPlan
 
 _DRIVERS_S = 20.0  # for drivers that have saved their state to end: a second or two is usual
@@ -27,6 +27,7 @@ class ShutdownCluster(ClusterRequest, Starts, Stops):
     """What may be asked for. Jobs are started again when another one does not stop."""
 
     runbook: Literal["shutdown_cluster"] = "shutdown_cluster"
+    stop_timeout_s: Annotated[StopTimeout, Field(description="How long each job's batch in flight may take.")] = 60
     healthy_timeout_s: Annotated[
         HealthyTimeout, Field(description="For the jobs that are started again when another one does not stop.")
     ] = 180

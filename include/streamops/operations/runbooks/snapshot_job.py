@@ -11,7 +11,7 @@ from streamops.operations import checks, steps
 from streamops.operations.context import StepContext
 from streamops.operations.facts import AskedToStop, Checked, Exported, Kept, Stopped
 from streamops.operations.operation import Operation
-from streamops.operations.requests import JobRequest, NewSnapshot, Stops
+from streamops.operations.requests import JobRequest, NewSnapshot, Stops, StopTimeout
 from streamops.operations.runbook import Runbook, Step
 from streamops.store import jobs
 
@@ -21,6 +21,9 @@ class SnapshotJob(JobRequest, Stops):
 
     runbook: Literal["snapshot_job"] = "snapshot_job"
     snapshot: NewSnapshot = None
+    stop_timeout_s: Annotated[StopTimeout, Field(description="With Cancel: how long the batch in flight may take.")] = (
+        60
+    )
     cancel: Annotated[
         bool, Field(title="Cancel", description="Stop the job at a batch boundary first. It stays stopped.")
     ] = False

@@ -13,7 +13,16 @@ from streamops.operations.context import StepContext
 from streamops.operations.facts import Checked, Dismissed, Exported, Kept, Recounted, Reserved, Waited
 from streamops.operations.health import Health
 from streamops.operations.operation import Operation
-from streamops.operations.requests import HealthyTimeout, NewSnapshot, NewVersion, Recount, Standby, Stops
+from streamops.operations.requests import (
+    AnyVersion,
+    HealthyTimeout,
+    NewSnapshot,
+    NewVersion,
+    Recount,
+    Standby,
+    Stops,
+    StopTimeout,
+)
 from streamops.operations.runbook import Runbook, Step, UndoPlan
 from streamops.spark import checkpoints
 from streamops.store import jobs, keys
@@ -24,7 +33,15 @@ class UpgradeJob(NewVersion, Stops):
     """What may be asked for."""
 
     runbook: Literal["upgrade_job"] = "upgrade_job"
-    snapshot: NewSnapshot = None
+    version: Annotated[AnyVersion, Field(description="The published version that runs afterwards.")]
+    snapshot: Annotated[
+        NewSnapshot,
+        Field(
+            description="A new name for the state at the switch, e.g. before-v2; left empty, one is made from the "
+            "operation's id."
+        ),
+    ] = None
+    stop_timeout_s: Annotated[StopTimeout, Field(description="The time for the old version's batch in flight.")] = 60
     standby: Standby = True
     probation_s: Annotated[
         int,
