@@ -5,7 +5,7 @@ PYTHON ?= $(or $(FIRST),python3)
 BIN := .venv/bin
 SEEDS ?= 2
 # Tests of the stack run one after the other in the first process, all others beside them in the second.
-PARALLEL := -n 2 --dist loadgroup --no-loadscope-reorder
+PARALLEL := --instafail -n 2 --dist loadgroup --no-loadscope-reorder
 PYTEST_ARGS ?=
 LOCK = $(BIN)/uv pip compile -q --universal --python-version 3.11 --no-annotate --custom-compile-command 'make lock'
 

@@ -198,8 +198,10 @@ def airflow(layout: Layout, pairs: dict[str, str]) -> None:
         "database": {"sql_alchemy_conn": pairs.get("AIRFLOW_DATABASE") or postgres.url(layout, pairs)},
         "logging": {"base_log_folder": layout.airflow / "logs"},
         "dag_processor": {"refresh_interval": 15, "min_file_process_interval": 300, "parsing_processes": 1},
-        # A scheduler that dies is replaced within seconds; the tasks it leaves behind are noticed soon after.
+        # A scheduler that dies is replaced within seconds; the tasks it leaves behind are noticed soon after. What a
+        # failure leaves out is passed on one task in each turn: a second between turns held a refusal up by ten.
         "scheduler": {
+            "scheduler_idle_sleep_time": 0.3,
             "enable_health_check": False,
             "orphaned_tasks_check_interval": 20,
             "task_instance_heartbeat_timeout": 120,

@@ -157,7 +157,9 @@ def copied(job: FreshJob, version: str, changes: dict[str, str]) -> Path:
     return directory
 
 
-@pytest.mark.parametrize("version", NOT_CONTINUED)
+@pytest.mark.parametrize(
+    "version", [pytest.param(name, marks=() if name == "sessions" else pytest.mark.long) for name in NOT_CONTINUED]
+)
 def test_state_that_cannot_be_continued_is_refused_before_anything_is_touched(airflow, running, not_continued, version):
     job = running
     _, reason, accepted = NOT_CONTINUED[version]
@@ -219,15 +221,22 @@ def good(job: FreshJob) -> str:
     return "good"
 
 
-def test_snapshots_are_read_back_and_the_newest_is_restored_continues_and_is_recounted(airflow, running, good):
-    job, before = running, running.record()
+def test_snapshots_are_read_back(airflow, running, good):
+    job = running
     with at_work(job.settings, "verify_snapshots"):
-        run = run_to_end(airflow, "verify_snapshots", {"job": job.name, "days": 0, "restore": True, "restore_days": 0})
-    told = log(airflow, run, "test_restore")
-    assert run.state == "success", told
+        run = run_to_end(airflow, "verify_snapshots", {"job": job.name, "days": 0, "restore": False})
+    assert run.state == "success", log(airflow, run, "read_back")
     for manifest in snapshots.list(job.store, job.name):
         check = marks.checks(job.store, job.name, manifest.name, manifest.attempt).checks["read back"]
         assert (check.problem, check.objects) == ("", len(manifest.objects))
+
+
+@pytest.mark.long
+def test_the_newest_snapshot_is_restored_continues_and_is_recounted(airflow, running, good):
+    job, before = running, running.record()
+    with at_work(job.settings, "verify_snapshots"):
+        run = run_to_end(airflow, "verify_snapshots", {"job": job.name, "days": 0, "restore": True, "restore_days": 0})
+    assert run.state == "success", log(airflow, run, "test_restore")
     manifest = snapshots.load(job.store, job.name, good)
     check = marks.checks(job.store, job.name, good, manifest.attempt).checks["restored"]
     assert check.problem == ""
@@ -375,6 +384,7 @@ def test_restore_continues_the_version_from_its_snapshot(airflow, running):
     exact(job)
 
 
+@pytest.mark.long
 def test_a_fork_continues_another_jobs_snapshot_beside_it(airflow, running, good, tmp_path):
     job, before = running, running.record()
     other = FreshJob.publish(job.settings, tmp_path)

@@ -23,13 +23,6 @@ ASKED: dict[str, dict[str, object]] = {
     "restart_cluster": {},
     "scale_cluster": {"size": 1},
 }
-# One step of each way in which a run that is marked failed ends; ``full`` has all of them.
-KINDS = [
-    ("shutdown_cluster", "stop_jobs"),
-    ("shutdown_cluster", "stop_workers"),
-    ("restart_cluster", "start_master"),
-    ("scale_cluster", "stop_jobs"),
-]
 
 
 def run(rig: Rig, runbook: str, **asked: object) -> Operation:
@@ -83,6 +76,7 @@ def test_a_shutdown_saves_every_job_and_a_restart_brings_back_exactly_those(rig:
         run(rig, "restart_cluster")
 
 
+@pytest.mark.full
 def test_a_restart_without_a_node_says_which_is_missing_when_told_to_go_on(rig: Rig) -> None:
     deployed(rig)
     run(rig, "shutdown_cluster")
@@ -174,6 +168,7 @@ def test_scaling_in_leaves_drivers_alone_that_are_elsewhere(rig: Rig) -> None:
     assert rig.nodes.up == {"master", here}
 
 
+@pytest.mark.full
 def test_what_would_leave_too_little_capacity_is_refused_with_the_numbers(rig: Rig) -> None:
     for at in range(3):
         rig.publish("v1", ("a",), job=f"job-{at}")
@@ -214,6 +209,7 @@ def asked_of(rig: Rig, runbook: str, **more: object) -> Request:
     return patient(runbook, **asked)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("runbook", ASKED)
 def test_an_operation_of_the_cluster_killed_at_every_point_continues_where_it_was(
     rig: Rig, runbook: str, seed: int
@@ -238,20 +234,11 @@ def test_an_operation_of_the_cluster_killed_at_every_point_continues_where_it_wa
     assert rig.recount("a")
 
 
-def test_a_run_marked_failed_leaves_a_working_cluster(rig: Rig) -> None:
-    for runbook, step in KINDS:
-        marked_failed(rig, runbook, [step])
-
-
 @pytest.mark.full
 @pytest.mark.parametrize("runbook", ASKED)
 def test_a_run_marked_failed_anywhere_leaves_a_working_cluster(rig: Rig, runbook: str) -> None:
-    marked_failed(rig, runbook, [step.name for step in RUNBOOKS[runbook].steps])
-
-
-def marked_failed(rig: Rig, runbook: str, steps: list[str]) -> None:
     """One operation after the other on the same cluster, each marked failed after the effect of another step."""
-    for step in steps:
+    for step in (step.name for step in RUNBOOKS[runbook].steps):
         if not rig.cluster.processes:
             deployed(rig)
         if runbook == "restart_cluster":
@@ -289,6 +276,7 @@ def assert_job_free(rig: Rig) -> None:
     assert lock is None or lock.value.operation is None
 
 
+@pytest.mark.full
 def test_an_abandoned_operation_of_the_cluster_is_taken_back_before_the_next_one(rig: Rig) -> None:
     asked, owner = prepared(rig, "scale_cluster"), rig.owner()
     with pytest.raises(Killed):

@@ -33,10 +33,13 @@ from streamops.operations.follow import request
 from streamops.operations.operation import Operation
 from streamops.settings import Settings
 
-pytestmark = pytest.mark.skipif(
-    os.geteuid() != 0 or shutil.which("ip") is None,
-    reason="needs root and iproute2 to make network namespaces",
-)
+pytestmark = [
+    pytest.mark.full,
+    pytest.mark.skipif(
+        os.geteuid() != 0 or shutil.which("ip") is None,
+        reason="needs root and iproute2 to make network namespaces",
+    ),
+]
 NODES = ("node-1", "node-2", "node-3")
 MASTER_PORT, MASTER_PAGE, WORKER_PAGE, SUPERVISOR = 7077, 8080, 8081, 9001
 

@@ -40,7 +40,9 @@ def test_drivers_and_executors_share_the_archive_of_classes(job, stack):
         assert archive in {part.path for part in process.memory_maps()}, process.info["cmdline"]
 
 
-@pytest.mark.parametrize("halves", [1, 2], ids=["one-half", "both-halves"])
+@pytest.mark.parametrize(
+    "halves", [pytest.param(1, id="one-half", marks=pytest.mark.long), pytest.param(2, id="both-halves")]
+)
 def test_a_killed_driver_is_back_by_itself_in_less_than_twice_a_start(job, seed, halves, recovered):
     """With both halves killed, or one alone: that ends the other, so that nothing stays behind that could write.
 
@@ -64,7 +66,10 @@ def test_a_killed_driver_is_back_by_itself_in_less_than_twice_a_start(job, seed,
     invariant(job, start)
 
 
-@pytest.mark.parametrize("told", [False, True], ids=["failover", "cancelled-and-started"])
+@pytest.mark.parametrize(
+    "told",
+    [pytest.param(False, id="failover"), pytest.param(True, id="cancelled-and-started", marks=pytest.mark.long)],
+)
 def test_a_paused_driver_that_wakes_up_after_a_takeover_does_not_write(job, operator, told, recovered):
     start = mark(job)
     old = job.record()

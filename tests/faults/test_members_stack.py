@@ -86,6 +86,7 @@ def is_spark(process: psutil.Process) -> bool:
     return "org.apache.spark" in line or "bootstrap.py" in line or "pyspark.daemon" in line
 
 
+@pytest.mark.long
 def test_an_upgrade_a_snapshot_and_a_scaling_of_one_job_at_the_same_time(job, operator, nodes, seed, recovered):
     """One holds the lock; whoever comes meanwhile is refused with the holder's name, and has done nothing."""
     start, old, leaving = mark(job), job.record(), hosting(job, nodes)
