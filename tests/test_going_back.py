@@ -116,6 +116,24 @@ def test_a_dry_run_says_the_cost_and_writes_nothing(rig: Rig) -> None:
     assert {info.key for info in rig.store.list("jobs/")} == written
 
 
+def test_a_dry_run_of_any_runbook_writes_nothing(rig: Rig) -> None:
+    upgraded(rig)
+    written, user = {info.key for info in rig.store.list("jobs/")}, Owner(kind="cli", user="ada")
+    for runbook, values in {
+        "deploy_job": {"version": "v2"},
+        "upgrade_job": {"version": "v1", "accept_loss": ["b"]},
+        "snapshot_job": {"cancel": True},
+        "restore_job": {"snapshot": "s"},
+        "start_job": {},
+        "cancel_job": {},
+    }.items():
+        try:
+            rig.engine().preview(ask(runbook, job=JOB, **values), user)
+        except RefusedError as refused:
+            print(runbook, refused)
+    assert {info.key for info in rig.store.list("jobs/")} == written
+
+
 def test_a_restore_brings_back_a_job_whose_checkpoint_lost_an_object(rig: Rig) -> None:
     rig.run("deploy_job", version="v1")
     rig.commits_more()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Param
 
 from streamops.model import names
+from streamops.operations.requests import fields
 
 if TYPE_CHECKING:
     from streamops.operations.operation import Request
@@ -15,34 +17,27 @@ if TYPE_CHECKING:
 
 def of(request: type[Request]) -> dict[str, Param]:
     """A form with each field of a request: short ones, deadlines, and then those that take an editor."""
-    schema = request.model_json_schema()
-    asked = {name: field for name, field in schema["properties"].items() if "const" not in field}
+    asked = fields(request)
 
     def place(name: str) -> tuple[bool, bool]:
-        return asked[name].get("type") in ("object", "array"), name.endswith("_timeout_s")
+        return asked[name]["type"] in ("object", "array"), name.endswith("_timeout_s")
 
-    return {name: field(asked[name], required=name in schema.get("required", ())) for name in sorted(asked, key=place)}
+    return {name: field(asked[name]) for name in sorted(asked, key=place)}
 
 
-def field(schema: Mapping[str, Any], *, required: bool) -> Param:
+def field(schema: Mapping[str, Any]) -> Param:
     """One field. What may be left out may be empty, and forms say so by null; nothing required has a default."""
-    flat = {**schema, **_either(schema.get("anyOf", ()))}
-    default = flat.pop("default", {"object": {}, "array": []}.get(str(flat.get("type"))))
-    flat.pop("anyOf", None)
-    if required:
-        return Param(**flat)
-    if flat["type"] in ("object", "array"):
-        flat["type"] = [flat["type"], "null"]
-    return Param(default, **flat)
-
-
-def _either(choices: Any) -> dict[str, Any]:
-    """The one kind of value that may also be null, in the form that Airflow's page knows."""
-    merged: dict[str, Any] = {}
-    for choice in choices:
-        if choice.get("type") != "null":
-            merged |= choice
-    return merged | {"type": ["null", merged["type"]]} if merged else {}
+    told = {key: value for key, value in schema.items() if key not in ("required", "default", "examples")}
+    if schema["required"]:
+        return Param(**told)
+    kind = told["type"]
+    if kind == "array":
+        told["description"] += " One a line."
+    for example in schema.get("examples", ()):
+        told["description"] += f" For example {json.dumps(example)}."
+    if kind in ("object", "array"):
+        told["type"] = [kind, "null"]
+    return Param(schema.get("default", {"object": {}, "array": []}.get(str(kind))), **told)
 
 
 def optional_job(description: str) -> Param:

@@ -53,7 +53,7 @@ def test_a_wrong_request_ends_in_one_sentence(run, words, said):
     assert len(ended.output.strip().splitlines()) == 1
 
 
-@pytest.mark.parametrize("words", [("deploy", "ok"), ("upgrade", "ok", "v2"), ("operations", "show"), ("nonsense",)])
+@pytest.mark.parametrize("words", [("deploy", "ok"), ("upgrade", "ok"), ("operations", "show"), ("nonsense",)])
 def test_a_missing_argument_is_a_usage_error(run, words):
     assert run(*words).exit_code == 2
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from streamops.cli import console, verbs
+from streamops.cli import console, options, verbs
 from streamops.cluster import record as cluster_record
 from streamops.cluster.supervised_nodes import SupervisedNodes
 from streamops.cluster.view import View, view
@@ -21,12 +21,6 @@ from streamops.store import jobs
 from streamops.store.object_store import ObjectStore
 
 app = console.noun("Show the cluster; shut it down, start it again, or scale it.")
-Timeout = Annotated[
-    int | None,
-    typer.Option(
-        "--timeout", metavar="S", help="Seconds until the workers must have joined, and then until the jobs must work."
-    ),
-]
 
 
 @app.command("list", hidden=True)
@@ -42,75 +36,39 @@ def show(json: console.Json = False) -> None:
         raise typer.Exit(1)
 
 
-@app.command("shutdown")
-@console.guarded
-def shutdown(
-    snapshot: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Keep a snapshot of every job under this name.")
-    ] = None,
-    library: Annotated[
-        str | None, typer.Option(metavar="LIBRARY/VERSION", help="Jobs come back on this version of a shared library.")
-    ] = None,
-    json: console.Json = False,
-) -> None:
-    """Save the state of every job, then stop workers and master; 'cluster restart' brings the jobs back."""
-    done = verbs.run(json, "shutdown_cluster", snapshot=snapshot, library=library)
+def _shut_down(given: dict[str, Any]) -> None:
+    done = verbs.run(given["json"], "shutdown_cluster", **SHUTDOWN.values(given))
     stopped = done.reported("record_set", Jobs).jobs
-    verbs.say(json, done, f"The cluster is stopped; a restart brings back {', '.join(stopped) or 'no job'}.")
+    verbs.say(given["json"], done, f"The cluster is stopped; a restart brings back {', '.join(stopped) or 'no job'}.")
 
 
-@app.command("restart")
-@console.guarded
-def restart(
-    without_missing: Annotated[
-        bool, typer.Option("--without-missing", help="Go on with the members that came in time.")
-    ] = False,
-    library: Annotated[
-        str | None, typer.Option(metavar="LIBRARY/VERSION", help="Jobs come back on this version of a shared library.")
-    ] = None,
-    timeout: Timeout = None,
-    json: console.Json = False,
-) -> None:
-    """Start master and workers, and the jobs that ran; done when each has caught up."""
-    values: dict[str, Any] = {
-        "without_missing": without_missing or None,
-        "library": library,
-        "healthy_timeout_s": timeout,
-        "members_timeout_s": timeout,
-    }
-    done = verbs.run(json, "restart_cluster", **values)
+def _restart(given: dict[str, Any]) -> None:
+    done = verbs.run(given["json"], "restart_cluster", **RESTART.values(given))
     for job, told in done.reported("caught_up", JobsCaughtUp).jobs.items():
-        if not json:
+        if not given["json"]:
             console.say(f"{job}: caught up with {told.events:,} events in {told.seconds} s")
     missing = done.reported("members", Members).missing
-    verbs.say(json, done, f"The cluster runs{f', without {chr(44).join(missing)}' if missing else ''}.")
+    verbs.say(given["json"], done, f"The cluster runs{f', without {chr(44).join(missing)}' if missing else ''}.")
 
 
-@app.command("scale", context_settings={"ignore_unknown_options": True})
-@console.guarded
-def scale(
-    size: Annotated[str, typer.Argument(metavar="N|+N|-N", help="The size to reach, or how many more or fewer.")],
-    node: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Which node joins or leaves; repeatable.")
-    ] = None,
-    timeout: Timeout = None,
-    json: console.Json = False,
-) -> None:
-    """Add members, or drain and remove them, while jobs run."""
+def _scale(given: dict[str, Any]) -> None:
+    size = given["size"]
     digits = size.removeprefix("+").removeprefix("-")
     if not digits.isascii() or not digits.isdigit() or len(digits) > 4:
         raise RefusedError(f"{size!r} is not a size; say 3, +1 or -1.")
-    relative = size[0] in "+-"
-    done = verbs.run(
-        json,
-        "scale_cluster",
-        size=None if relative else int(size),
-        change=int(size) if relative else None,
-        nodes=list(node) if node else None,
-        healthy_timeout_s=timeout,
-        members_timeout_s=timeout,
-    )
-    verbs.say(json, done, f"The cluster has {done.reported('check', ClusterChecked).size} members.")
+    wanted: dict[str, Any] = {"change" if size[0] in "+-" else "size": int(size)}
+    done = verbs.run(given["json"], "scale_cluster", **wanted, **SCALE.values(given))
+    verbs.say(given["json"], done, f"The cluster has {done.reported('check', ClusterChecked).size} members.")
+
+
+SIZE = Annotated[str, typer.Argument(metavar="N|+N|-N", help="The size to reach, or how many more or fewer.")]
+SHUTDOWN, RESTART = options.Options("shutdown_cluster"), options.Options("restart_cluster")
+SCALE = options.Options("scale_cluster", without=("size", "change"))
+app.command("shutdown")(console.guarded(SHUTDOWN.command(_shut_down)))
+app.command("restart")(console.guarded(RESTART.command(_restart)))
+app.command("scale", context_settings={"ignore_unknown_options": True})(  # -1 is a size
+    console.guarded(SCALE.command(_scale, first=(options.argument("size", SIZE),)))
+)
 
 
 def look(settings: Settings, store: ObjectStore) -> View:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -32,20 +33,22 @@ AcceptLoss = Annotated[
     tuple[StageName, ...],
     Field(
         title="Accept loss of state",
-        description="Stages, one a line, whose state may be lost; the log of check names those that need it.",
+        description="Stages whose state may be lost; the log of check names those that need it.",
     ),
 ]
 Params = Annotated[
     dict[str, Param],
-    Field(title="Params", description='Values over those of the definition, e.g. {"window": "5 minutes"}.'),
+    Field(title="Params", description="Values over those of the definition.", examples=[{"window": "5 minutes"}]),
 ]
 Topics = Annotated[
     dict[SourceName, str],
-    Field(title="Topics", description='Other topics for sources, e.g. {"trades": "trades-test"}.'),
+    Field(title="Topics", description="Other topics for sources.", examples=[{"trades": "trades-test"}]),
 ]
 Addresses = Annotated[
     dict[SourceName, str],
-    Field(title="Addresses", description='Other places for sources that are not topics, e.g. {"alpha": "/data"}.'),
+    Field(
+        title="Addresses", description="Other places for sources that are not topics.", examples=[{"alpha": "/data"}]
+    ),
 ]
 Library = Annotated[
     LibraryReference | None,
@@ -53,7 +56,7 @@ Library = Annotated[
 ]
 Logging = Annotated[
     dict[LoggerName, LogLevel],
-    Field(title="Log levels", description='Least level by logger, e.g. {"source.beta": "DEBUG"}.'),
+    Field(title="Log levels", description="Least level by logger.", examples=[{"source.beta": "DEBUG"}]),
 ]
 Standby = Annotated[
     bool,
@@ -160,3 +163,24 @@ class GoingBack(JobRequest, Starts, Stops):
         StopTimeout,
         Field(description="The time for the batch in flight; a driver that takes longer loses the lease."),
     ] = 60
+
+
+def fields(request: type[Request]) -> dict[str, dict[str, Any]]:
+    """What a person may fill in, by name: the JSON schema of each field, and whether it is ``required``.
+
+    A value that may also be null has one ``type``, a list. What a request fixes, like its runbook, is not asked.
+    """
+    schema = request.model_json_schema()
+    required = schema.get("required", ())
+    return {
+        name: {**_one(field), "required": name in required}
+        for name, field in schema["properties"].items()
+        if "const" not in field
+    }
+
+
+def _one(field: dict[str, Any]) -> dict[str, Any]:
+    choices: Sequence[dict[str, Any]] = field.get("anyOf", ())
+    merged = {key: value for choice in choices if choice.get("type") != "null" for key, value in choice.items()}
+    rest = {key: value for key, value in field.items() if key != "anyOf"}
+    return {**rest, **merged, **({"type": ["null", merged["type"]]} if merged else {})}
