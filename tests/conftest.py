@@ -74,10 +74,14 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> None:
-    """What runs beside the stack gives way to it: each test process that does becomes a session of low priority."""
+    """What runs beside the stack gives way to it: each test process that does becomes a session of lower priority.
+
+    Half of the share of each of the stack's sessions: with a tenth, as checks have, Spark's Python workers took longer
+    to start than the ten seconds that Spark waits for them.
+    """
     if item.config.stash[BESIDE] and not item.get_closest_marker("stack"):
         os.setsid()
-        lower(os.getpid())
+        lower(os.getpid(), 3)
     item.config.stash[BESIDE] = False  # decided by the first test of each process
 
 

@@ -107,6 +107,7 @@ class Driver:
         self.definition = Definition.model_validate_json((launch.artifact / "definition.json").read_text())
         self.phases_ms = dict(launch.phases_ms)
         self.holder = uuid.uuid4().hex
+        self.left_alone = -1  # the sequence number of the last command that is not known here
         self.status_key = keys.status(launch.job, launch.launch)
         self.begun = time.monotonic()
         moment = records.now()
@@ -198,7 +199,13 @@ class Driver:
         found = self.patiently(
             lambda: documents.read(self.store, keys.control(self.launch.job, self.launch.launch), Control)
         )
-        return found.value.command if found else None
+        if found is None:
+            return None
+        said = found.value
+        if said.command not in ("standby", "run", "stop") and said.sequence != self.left_alone:
+            self.left_alone = said.sequence
+            log.warning("command %r of %s is not known to this release: left alone", said.command, said.operation)
+        return said.command
 
     def stand_by(self) -> str | None:
         """Wait for the word to run; None when it came, else the reason to end."""

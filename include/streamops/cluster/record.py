@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
-
 from streamops.cluster.nodes import Inventory
+from streamops.model.stored import Stored
 from streamops.store import documents, keys
 from streamops.store.object_store import ObjectStore
 
 State = Literal["running", "stopping", "stopped", "starting"]
 
 
-class ClusterRecord(BaseModel):
+class ClusterRecord(Stored):
     """Written only by operations on the cluster, conditionally."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     state: State = "running"
     nodes: tuple[str, ...] = ()  # that should be members; empty means: those of the inventory that are not spare

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import json
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from streamops.model.errors import NameRefusedError, SnapshotRefusedError
 from streamops.model.names import checked
 from streamops.model.names import library as reference
 from streamops.model.records import LibraryUse, Offsets, StageStart
 from streamops.model.signatures import FIELD, Keyring
+from streamops.model.stored import Part, Stored
 
 MAX_BYTES = 256 << 20  # of a manifest: about half a million objects
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-
-class ManifestObject(_Model):
+class ManifestObject(Part):
     """One object: ``path`` inside the stage's checkpoint, ``size`` in bytes, ``sha256`` in hex.
 
     ``key`` may lie below the prefix of an earlier snapshot of the same deployment, which copied it first.
@@ -37,7 +34,7 @@ class ManifestObject(_Model):
     source_etag: str = ""
 
 
-class ManifestStage(_Model):
+class ManifestStage(Part):
     """A stage after its last committed ``batch`` (-1: none yet); ``start`` is from where its state counts."""
 
     batch: int = -1
@@ -47,10 +44,9 @@ class ManifestStage(_Model):
     start: StageStart
 
 
-class Manifest(_Model):
+class Manifest(Stored):
     """What a snapshot is. It exists when this object exists."""
 
-    format: Literal[1] = 1
     job: str
     name: str
     attempt: str

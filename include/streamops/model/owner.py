@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from streamops.model.stored import Part
 
 
-class Owner(BaseModel):
+class Owner(Part):
     """Who holds an operation: a DAG run, or a process outside Airflow."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     kind: Literal["airflow", "cli"]
     dag_id: str = ""

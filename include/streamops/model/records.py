@@ -9,15 +9,10 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
-
 from streamops.model.definitions import Param
+from streamops.model.stored import Part, Stored
 
 Offsets = dict[str, dict[str, int]]  # source -> partition -> next offset to read
-
-
-class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="ignore")  # an older release may read a newer object
 
 
 class State(StrEnum):
@@ -37,7 +32,7 @@ class State(StrEnum):
 FINAL = frozenset({State.STOPPED, State.STOPPED_WITH_SNAPSHOT, State.FAILED})
 
 
-class JobRecord(_Model):
+class JobRecord(Stored):
     """What should be: written only by operations, conditionally."""
 
     job: str
@@ -52,14 +47,14 @@ class JobRecord(_Model):
     changed_by: str = ""  # operation id
 
 
-class StageStart(_Model):
+class StageStart(Part):
     """From where a stage's state counts: the recount begins exactly here."""
 
     since_deployment: int
     offsets: Offsets = {}  # empty means: from the source's own start
 
 
-class LibraryUse(_Model):
+class LibraryUse(Part):
     """A version of a shared library, with the hash of its archive."""
 
     name: str
@@ -72,7 +67,7 @@ class LibraryUse(_Model):
         return f"{self.name}/{self.version}"
 
 
-class Deployment(_Model):
+class Deployment(Stored):
     """One lineage of a version with its own checkpoint location.
 
     Never changed after it is written, but for the library: a restart of the cluster may bring its jobs back on another.
@@ -94,7 +89,7 @@ class Deployment(_Model):
     stages: dict[str, StageStart] = {}
 
 
-class Lease(_Model):
+class Lease(Stored):
     """The right to write. ``holder`` is None while it is granted to a launch that has not taken it yet."""
 
     job: str
@@ -107,15 +102,15 @@ class Lease(_Model):
     fruitless: int = 0  # holders in a row of this launch that committed nothing
 
 
-class Control(_Model):
+class Control(Stored):
     """An operation's word to one launch."""
 
-    command: Literal["standby", "run", "stop"]
+    command: Literal["standby", "run", "stop"] | str  # a driver leaves alone what it does not know
     operation: str = ""
     sequence: int = 0
 
 
-class StageStatus(_Model):
+class StageStatus(Part):
     """What one stage has done. Rates in rows per second, durations in milliseconds, sizes in bytes."""
 
     batch_id: int = -1  # last committed
@@ -144,7 +139,7 @@ class StageStatus(_Model):
     durations_ms: dict[str, int] = {}
 
 
-class DriverStatus(_Model):
+class DriverStatus(Stored):
     """Published by one driver process; never the basis of correctness."""
 
     job: str

@@ -8,19 +8,17 @@ from itertools import pairwise
 from typing import Literal
 
 from croniter import croniter
-from pydantic import BaseModel, ConfigDict
 
 from streamops.model.definitions import MIN_SNAPSHOT_MS, Snapshots, milliseconds
 from streamops.model.errors import DefinitionError
+from streamops.model.stored import Stored
 
 LOOK = timedelta(milliseconds=MIN_SNAPSHOT_MS)  # how often someone looks
 _YEAR = timedelta(days=366)
 
 
-class Last(BaseModel):
+class Last(Stored):
     """What the schedule of a job did last: for which time, and how it ended. Written before and after the attempt."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     slot: datetime
     state: Literal["began", "taken", "failed"]

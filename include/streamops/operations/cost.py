@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 
-from pydantic import BaseModel, ConfigDict
-
 from streamops.model.definitions import Definition
 from streamops.model.manifest import Manifest
 from streamops.model.records import Offsets
+from streamops.model.stored import Part
 from streamops.recount.report import moment
 
 
-class Cost(BaseModel):
+class Cost(Part):
     """The price of continuing from a snapshot instead of from where the job stands.
 
     ``again``: stage -> events that are processed a second time. ``first``: stage -> events that came since the
@@ -22,8 +21,6 @@ class Cost(BaseModel):
     ``stands``: where each stage of the present version stands.
     ``exact`` is False when the present position cannot be read, and the end of the ledger stands for it.
     """
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     snapshot: str
     taken: datetime

@@ -7,12 +7,22 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, SerializeAsAny
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    PrivateAttr,
+    SerializeAsAny,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+)
 
 from streamops.model.errors import NameRefusedError, NotFoundError
 from streamops.model.names import scope
 from streamops.model.owner import Owner
 from streamops.model.records import JobRecord, now
+from streamops.model.stored import Part, Stored
 from streamops.operations.facts import Facts
 
 OperationState = Literal["running", "failed", "undone", "aborted", "succeeded"]
@@ -51,6 +61,7 @@ class Request(BaseModel):
 
     runbook: str
     job: Scope
+    _unknown: dict[str, Any] = PrivateAttr(default_factory=dict)
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
@@ -59,7 +70,7 @@ class Request(BaseModel):
 
     @classmethod
     def recorded(cls, given: Any) -> Any:
-        """The request that an operation was recorded with. Fields of another release are passed over.
+        """The request that an operation was recorded with. Fields of another release are kept, and have no effect.
 
         Raises:
             NotFoundError: there is no such runbook.
@@ -70,17 +81,21 @@ class Request(BaseModel):
         if runbook not in cls.kinds:
             raise NotFoundError(f"There is no runbook {runbook!r}; there are {', '.join(sorted(cls.kinds))}.")
         kind = cls.kinds[runbook]
-        return kind.model_validate({name: value for name, value in given.items() if name in kind.model_fields})
+        request = kind.model_validate({name: value for name, value in given.items() if name in kind.model_fields})
+        request._unknown.update({name: value for name, value in given.items() if name not in kind.model_fields})
+        return request
+
+    @model_serializer(mode="wrap")
+    def _kept(self, known: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {**known(self), **self._unknown}
 
     def source_snapshot(self) -> tuple[str, str] | None:
         """The snapshot to start from, as job and name, if it names one of a job that may be another."""
         return None
 
 
-class StepRecord(BaseModel):
+class StepRecord(Part):
     """One step of one operation. ``started`` is written before the side effect, ``finished`` after it."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     started: datetime
     finished: datetime | None = None
@@ -93,10 +108,8 @@ class StepRecord(BaseModel):
         return (self.finished - self.started).total_seconds() if self.finished else None
 
 
-class Operation(BaseModel):
+class Operation(Stored):
     """One execution of a runbook on a job: the only memory that its tasks share."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     id: str
     request: Annotated[SerializeAsAny[Request], BeforeValidator(Request.recorded)]

@@ -6,10 +6,9 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
-
 from streamops.model.names import label
 from streamops.model.records import Deployment, Offsets, now
+from streamops.model.stored import Part, Stored
 from streamops.operations.facts import Checked, Dismissed, Exported, Kept, Stopped, Worked
 from streamops.operations.operation import Operation
 from streamops.store import documents, keys
@@ -18,10 +17,8 @@ from streamops.store.object_store import ObjectStore
 AIRFLOW, HERE = "Airflow", "the command line, without Airflow"
 
 
-class Ran(BaseModel):
+class Ran(Part):
     """One deployment that an operation met: which bytes it runs."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     version: str
     deployment: int
@@ -31,19 +28,15 @@ class Ran(BaseModel):
     library: str | None = None  # LIBRARY/VERSION and the hash of its archive
 
 
-class Moved(BaseModel):
+class Moved(Part):
     """A stage's next offsets to read: when the old driver had stopped, and when the new one was healthy."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     before: Offsets = {}
     after: Offsets = {}
 
 
-class Receipt(BaseModel):
+class Receipt(Stored):
     """One operation in hindsight. Durations in seconds."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     id: str
     job: str

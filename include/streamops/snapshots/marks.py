@@ -5,9 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
-
 from streamops.model.records import now
+from streamops.model.stored import Part, Stored
 from streamops.snapshots import catalogue
 from streamops.store import documents, keys
 from streamops.store.object_store import ObjectStore
@@ -16,20 +15,16 @@ How = Literal["headers", "read back", "state", "restored"]
 _OBJECTS = ("headers", "read back")
 
 
-class Pin(BaseModel):
+class Pin(Stored):
     """Says that retention must keep a snapshot."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     reason: str
     by: str
     when: datetime
 
 
-class Check(BaseModel):
+class Check(Part):
     """What a verification found; ``problem`` is empty when all was well."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     how: How
     when: datetime
@@ -41,10 +36,8 @@ class Check(BaseModel):
     details: str = ""
 
 
-class Checks(BaseModel):
+class Checks(Stored):
     """The last of each kind of verification."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     checks: dict[str, Check] = {}
 
@@ -94,7 +87,8 @@ def note(store: ObjectStore, job: str, name: str, check: Check) -> None:
     """
 
     def noted(old: Checks | None) -> Checks:
-        return Checks(checks={**(_of(old, check.attempt) if old else {}), check.how: check})
+        known = old or Checks()
+        return known.model_copy(update={"checks": {**_of(known, check.attempt), check.how: check}})
 
     documents.update(store, keys.snapshot_check(job, name), Checks, noted)
 

@@ -11,11 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from streamops.model.errors import ConflictError, NotFoundError, SnapshotExistsError, SnapshotRefusedError
 from streamops.model.manifest import Manifest, parse
 from streamops.model.records import now
+from streamops.model.stored import Stored
 from streamops.snapshots import catalogue
 from streamops.spark import checkpoints
 from streamops.store import keys
@@ -24,10 +25,8 @@ from streamops.store.object_store import ObjectStore, Version
 KEPT = timedelta(days=14)
 
 
-class Record(BaseModel):
+class Record(Stored):
     """What is remembered of a removed snapshot; ``body`` is its signed manifest, unchanged."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     job: str
     name: str

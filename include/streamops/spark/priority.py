@@ -14,15 +14,15 @@ NICE = 10  # of nice(2): a tenth beside busy work; next to nothing would let a c
 Result = TypeVar("Result")
 
 
-def lower(pid: int) -> None:
+def lower(pid: int, nice: int = NICE) -> None:
     """Let others come before a process that leads a session.
 
     Where Linux shares the processor among sessions first (sched(7), *autogroup*), the priority of a process counts
     only within its own, so that the session's is set too.
     """
-    _lower(pid)
+    _lower(pid, nice)
     with suppress(OSError):  # no autogroups here
-        Path(f"/proc/{pid}/autogroup").write_text(str(NICE), encoding="ascii")
+        Path(f"/proc/{pid}/autogroup").write_text(str(nice), encoding="ascii")
 
 
 def in_background(act: Callable[[], Result]) -> Result:
@@ -35,6 +35,6 @@ def in_background(act: Callable[[], Result]) -> Result:
         return pool.submit(act).result()
 
 
-def _lower(process: int) -> None:
+def _lower(process: int, nice: int = NICE) -> None:
     with suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, process, max(NICE, os.getpriority(os.PRIO_PROCESS, process)))
+        os.setpriority(os.PRIO_PROCESS, process, max(nice, os.getpriority(os.PRIO_PROCESS, process)))

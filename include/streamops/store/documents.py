@@ -41,7 +41,13 @@ def read(store: ObjectStore, key: str, model: type[M]) -> Versioned[M] | None:
     try:
         return Versioned(model.model_validate_json(stored.body), stored.etag)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
+        wrong = error.errors(include_url=False)
+        if other := next((item["input"] for item in wrong if item["loc"] == ("format",)), None):
+            raise DamagedError(
+                f"{key} in bucket {store.bucket} has format {other}, which this release does not know; use the release "
+                "that wrote it, or a later one."
+            ) from error
+        first = wrong[0]
         where = ".".join(map(str, first["loc"]))
         what = f"{where}: {first['msg']}" if where else first["msg"]
         raise DamagedError(

@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
-from pydantic import BaseModel, ConfigDict
-
 from streamops.model.errors import ConflictError, LockedError
 from streamops.model.names import shown
 from streamops.model.owner import Owner
+from streamops.model.stored import Stored
 from streamops.store import documents, keys
 from streamops.store.documents import Versioned
 from streamops.store.object_store import ObjectStore
@@ -23,10 +22,8 @@ EXPIRY = timedelta(minutes=3)  # of an owner outside Airflow; longer than one sp
 Finished = Callable[[Owner], bool | None]
 
 
-class Lock(BaseModel):
+class Lock(Stored):
     """Who operates on a job; free when ``operation`` is None. ``abandoned`` still has to be settled by the holder."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     job: str
     operation: str | None = None

@@ -22,6 +22,7 @@ from streamops.model.definitions import Definition
 from streamops.model.errors import ConflictError, DefinitionError, NotFoundError, PublishedError
 from streamops.model.names import SCRATCH, checked
 from streamops.model.records import JobRecord, LibraryUse
+from streamops.model.stored import Stored
 from streamops.spark import local_spark
 from streamops.store import documents, keys
 from streamops.store.object_store import ObjectStore
@@ -34,10 +35,10 @@ VALIDATION_S = 240
 REPARTITION = "repartition"  # brings kept state into the version's number of partitions
 
 
-class ArtifactManifest(BaseModel):
+class ArtifactManifest(Stored):
     """Written last; a version exists when this exists. ``size`` is the artifact's, in bytes."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore", serialize_by_alias=True)
+    model_config = ConfigDict(serialize_by_alias=True)
 
     job: str
     version: str

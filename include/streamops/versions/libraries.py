@@ -20,6 +20,7 @@ from streamops.model.errors import ConflictError, DefinitionError, NotFoundError
 from streamops.model.names import checked
 from streamops.model.names import library as reference
 from streamops.model.records import LibraryUse
+from streamops.model.stored import Stored
 from streamops.store import documents, keys
 from streamops.store.object_store import ObjectStore
 from streamops.versions import archives
@@ -37,10 +38,8 @@ class LibraryDefinition(BaseModel):
     description: str = ""
 
 
-class LibraryManifest(BaseModel):
+class LibraryManifest(Stored):
     """Written last; a version exists when this exists. ``size`` is the archive's, in bytes."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     library: str
     version: str
