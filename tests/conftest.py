@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 from collections.abc import Generator, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
+import psutil
 import pytest
 
 from evidence import evidence, told
@@ -27,6 +29,7 @@ pytest_plugins = ["whole"]
 ROOT = Path(__file__).resolve().parents[1]
 TEST_OFFSET = os.environ.get("STREAMOPS_TEST_PORT_OFFSET", "10000")
 TEST_HOME = ROOT / "build" / ("test-stack" if TEST_OFFSET == "10000" else f"test-stack-{TEST_OFFSET}")
+UNDER_WAY = TEST_HOME / "tests-under-way"
 STACK = pytest.StashKey[Settings]()
 BESIDE = pytest.StashKey[bool]()
 EVERY = pytest.StashKey[dict[str, frozenset[str]]]()
@@ -114,7 +117,8 @@ def stack(request: pytest.FixtureRequest) -> Iterator[Settings]:
     """The test stack's settings: its own home, ports and data, the generator stopped.
 
     For the whole session the environment points to it, so that commands and child processes find it as well.
-    A test stack that is up already is used and left up.
+    A test stack that is up already is used and left up. One of a run that was killed is not used: the jobs that it
+    left would hold the cores that this run needs.
     """
     from stack import lifecycle
 
@@ -126,9 +130,14 @@ def stack(request: pytest.FixtureRequest) -> Iterator[Settings]:
     with pytest.MonkeyPatch.context() as patch:
         for key, value in environment.items():
             patch.setenv(key, value)
+        if UNDER_WAY.exists():
+            lifecycle.down(TEST_HOME)
+            end_leftovers()
+            shutil.rmtree(TEST_HOME)
         found = lifecycle.status(TEST_HOME).running
         try:
             settings = lifecycle.up(TEST_HOME, generator=False)
+            UNDER_WAY.touch()
             for dag_id in ACTS_BY_ITSELF:
                 paused(settings, dag_id)
             request.config.stash[STACK] = settings
@@ -136,6 +145,15 @@ def stack(request: pytest.FixtureRequest) -> Iterator[Settings]:
         finally:
             if not found and not request.config.getoption("--keep-stack"):
                 lifecycle.down(TEST_HOME)
+            UNDER_WAY.unlink(missing_ok=True)
+
+
+def end_leftovers() -> None:
+    """End what tests of a killed run had started beside their stack, such as generators."""
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.ppid() == 1 and process.environ().get("STREAMOPS_HOME") == str(TEST_HOME):
+                process.kill()
 
 
 @pytest.fixture(scope="session")

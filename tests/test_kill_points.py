@@ -130,7 +130,7 @@ def test_going_back_marked_failed_leaves_one_version_running(rig: Rig, runbook: 
 
 @pytest.mark.full
 @pytest.mark.parametrize("part", PARTS)
-@pytest.mark.parametrize("runbook", GOING_BACK)
+@pytest.mark.parametrize("runbook", ["rollback_job", pytest.param("restore_job", marks=pytest.mark.long)])
 def test_going_back_marked_failed_anywhere_leaves_one_version_running(rig: Rig, runbook: str, part: str) -> None:
     going_back_marked_failed(rig, runbook, points_of(runbook)[PARTS[part]])
 

@@ -202,7 +202,7 @@ class Driver:
         if found is None:
             return None
         said = found.value
-        if said.command not in ("standby", "run", "stop") and said.sequence != self.left_alone:
+        if said.command not in ("run", "stop") and said.sequence != self.left_alone:
             self.left_alone = said.sequence
             log.warning("command %r of %s is not known to this release: left alone", said.command, said.operation)
         return said.command

@@ -265,6 +265,7 @@ def scratch_points(job: FreshJob) -> Iterator[object]:
         points.close()
 
 
+@pytest.mark.long
 def test_a_driver_that_the_master_no_longer_holds_is_brought_back(airflow, running):
     job, before = running, running.record()
     status, lease = job.status(), jobs.lease(job.store, job.name)
@@ -311,6 +312,7 @@ def test_a_run_marked_failed_during_the_switch_ends_with_the_old_version_running
     exact(job)
 
 
+@pytest.mark.long
 def test_a_version_that_cannot_become_healthy_fails_the_run_and_the_old_one_runs(airflow, running):
     job = running
     directory = copied(job, "broken", {"import": "import a_module_that_is_not_there\nimport"})
@@ -357,6 +359,7 @@ def upgraded(airflow: Airflow, job: FreshJob) -> Run:
     return airflow.run("upgrade_job", done.value.owner.run_id)
 
 
+@pytest.mark.long
 def test_clearing_any_finished_task_changes_nothing(airflow, running):
     job = running
     run = upgraded(airflow, job)
@@ -372,6 +375,7 @@ def test_clearing_any_finished_task_changes_nothing(airflow, running):
 # --- going back, elsewhere, and without Airflow
 
 
+@pytest.mark.long
 def test_restore_continues_the_version_from_its_snapshot(airflow, running):
     job, before = running, running.record()
     Operator(job.settings).run("snapshot_job", job.name, snapshot="to-restore")

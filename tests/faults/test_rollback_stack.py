@@ -112,6 +112,7 @@ def test_a_version_that_falls_behind_or_is_silent_gives_way_to_the_old_one(bad, 
     assert "produces nothing" in decide(silent, **rest).failed
 
 
+@pytest.mark.long
 def test_a_rollback_by_hand_runs_the_old_artifact_again_and_every_event_counts_once(job, operator, stack):
     start = mark(job)
     old = job.record()

@@ -105,7 +105,7 @@ class Lease(Stored):
 class Control(Stored):
     """An operation's word to one launch."""
 
-    command: Literal["standby", "run", "stop"] | str  # a driver leaves alone what it does not know
+    command: Literal["run", "stop"] | str  # a driver leaves alone what it does not know
     operation: str = ""
     sequence: int = 0
 
