@@ -12,6 +12,7 @@ from streamops.operations.follow import request as ask
 from streamops.operations.operation import Operation, StepRecord
 from streamops.operations.runbook import Runbook
 from streamops.operations.runbooks import RUNBOOKS
+from streamops.operations.runbooks.cancel_job import CancelJob
 
 
 @pytest.mark.parametrize("runbook", RUNBOOKS.values(), ids=RUNBOOKS)
@@ -88,7 +89,8 @@ def test_an_operation_of_another_release_can_be_read() -> None:
     request = {"runbook": "cancel_job", "job": "sums", "stop_timeout_s": 90, "strategy": "x", "version": None}
     fields = {"id": "o", "request": request, "owner": {"kind": "cli"}, "created": moment, "updated": moment}
     read = Operation.model_validate(fields)
-    assert read.request == ask("cancel_job", job="sums", stop_timeout_s=90)
+    assert isinstance(read.request, CancelJob)
+    assert read.request.stop_timeout_s == 90
     with pytest.raises(NotFoundError, match="downgrade_job"):
         Operation.model_validate({**fields, "request": {"runbook": "downgrade_job", "job": "sums"}})
 
