@@ -9,8 +9,8 @@ class FleetMapPlugin(AirflowPlugin):
     """The page and its place in the menu."""
 
     name = "fleet_map"
-    fastapi_apps = [{"app": app, "url_prefix": PREFIX, "name": "Fleet map"}]  # noqa: RUF012
-    external_views = [  # noqa: RUF012
+    fastapi_apps = [{"app": app, "url_prefix": PREFIX, "name": "Fleet map"}]
+    external_views = [
         {
             "name": "Fleet map",
             "href": f"{PREFIX}/",
