@@ -118,19 +118,19 @@ def test_a_dry_run_says_the_cost_and_writes_nothing(rig: Rig) -> None:
 
 def test_a_dry_run_of_any_runbook_writes_nothing(rig: Rig) -> None:
     upgraded(rig)
+    rig.run("snapshot_job", snapshot="of-v2")
     written, user = {info.key for info in rig.store.list("jobs/")}, Owner(kind="cli", user="ada")
     for runbook, values in {
         "deploy_job": {"version": "v2"},
         "upgrade_job": {"version": "v1", "accept_loss": ["b"]},
         "snapshot_job": {"cancel": True},
-        "restore_job": {"snapshot": "s"},
-        "start_job": {},
+        "restore_job": {"snapshot": "of-v2"},
+        "rollback_job": {},
         "cancel_job": {},
     }.items():
-        try:
-            rig.engine().preview(ask(runbook, job=JOB, **values), user)
-        except RefusedError as refused:
-            print(runbook, refused)
+        assert rig.engine().preview(ask(runbook, job=JOB, **values), user), runbook
+    with pytest.raises(RefusedError, match="running"):
+        rig.engine().preview(ask("start_job", job=JOB), user)
     assert {info.key for info in rig.store.list("jobs/")} == written
 
 

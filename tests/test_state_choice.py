@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import pytest
 
+from streamops.cli import options
 from streamops.model import records
 from streamops.model.errors import RefusedError
 from streamops.snapshots import state
@@ -21,13 +22,13 @@ NOW = records.now()
                        ("k=", ("k", "")), ("k=a=b", ("k", "a=b"))],
 )  # fmt: skip
 def test_a_key_is_a_name_and_a_value(text: str, pair: tuple[str, str]) -> None:
-    assert state.parse_keys([text]) == (pair,)
+    assert options.pairs("--key", [text]) == (pair,)
 
 
 @pytest.mark.parametrize("text", ["k", "=v", ""])
 def test_a_key_without_a_name_or_an_equals_sign_is_refused(text: str) -> None:
     with pytest.raises(RefusedError, match="is not of the form NAME=VALUE"):
-        state.parse_keys([text])
+        options.pairs("--key", [text])
 
 
 def test_a_choice_among_several_stores_is_answered_with_what_there_is() -> None:

@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
@@ -31,7 +31,7 @@ from streamops.model.errors import (
     UnhealthyError,
     UnreachableError,
 )
-from streamops.model.records import FINAL, Control, Deployment, DriverStatus, JobRecord, State
+from streamops.model.records import FINAL, Command, Control, Deployment, DriverStatus, JobRecord, State
 from streamops.settings import Settings
 from streamops.store import documents, keys, leases
 from streamops.store.object_store import ObjectStore
@@ -202,7 +202,7 @@ class Driver:
         if found is None:
             return None
         said = found.value
-        if said.command not in ("run", "stop") and said.sequence != self.left_alone:
+        if said.command not in get_args(Command) and said.sequence != self.left_alone:
             self.left_alone = said.sequence
             log.warning("command %r of %s is not known to this release: left alone", said.command, said.operation)
         return said.command

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any
 
 import typer
@@ -115,7 +115,7 @@ class Options:
         field = self._fields[name]
         if _kind(field) != "object":
             return given
-        found = pairs(self._option(name)[0], given)
+        found = dict(pairs(self._option(name)[0], given))
         typed = "additionalProperties" in field  # params, whose values are numbers and switches as well
         return {key: yaml.safe_load(value) for key, value in found.items()} if typed else found
 
@@ -130,15 +130,15 @@ def switch(name: str, annotation: Any) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=annotation)
 
 
-def pairs(option: str, given: list[str]) -> dict[str, str]:
-    """NAME=VALUE, repeated. Raises RefusedError."""
-    found = {}
+def pairs(option: str, given: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    """Pairs from ``NAME=VALUE``; a value may hold further equals signs. Raises RefusedError."""
+    found = []
     for text in given:
-        key, separator, value = text.partition("=")
-        if not separator or not key:
+        name, equals, value = text.partition("=")
+        if not name or not equals:
             raise RefusedError(f"{option} {text!r} is not of the form NAME=VALUE.")
-        found[key] = value
-    return found
+        found.append((name, value))
+    return tuple(found)
 
 
 def _kind(field: Mapping[str, Any]) -> str:

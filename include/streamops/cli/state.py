@@ -10,7 +10,7 @@ import typer
 from rich.markup import escape
 
 from streamops import snapshots as catalogue
-from streamops.cli import console
+from streamops.cli import console, options
 from streamops.cli.jobs import read_job
 from streamops.cli.snapshots import address
 from streamops.model.errors import RefusedError
@@ -40,7 +40,7 @@ def state(
     Local Spark reads a copy; the job runs on, and nothing is written to the object store.
     """
     choice = Choice(
-        operator=operator, store=store, variable=variable, keys=reading.parse_keys(key or ()), limit=limit
+        operator=operator, store=store, variable=variable, keys=options.pairs("--key", key or ()), limit=limit
     )  # fmt: skip
     checked("stage", stage)
     bring = _snapshot(place, stage) if "/" in place else _live(checked("job", place), stage)

@@ -102,10 +102,13 @@ class Lease(Stored):
     fruitless: int = 0  # holders in a row of this launch that committed nothing
 
 
+Command = Literal["run", "stop"]
+
+
 class Control(Stored):
     """An operation's word to one launch."""
 
-    command: Literal["run", "stop"] | str  # a driver leaves alone what it does not know
+    command: Command | str  # a driver leaves alone what it does not know
     operation: str = ""
     sequence: int = 0
 

@@ -113,17 +113,6 @@ class Counts(_Model):
     problems: dict[str, str]
 
 
-def parse_keys(texts: Iterable[str]) -> tuple[tuple[str, str], ...]:
-    """Pairs from ``NAME=VALUE``; a value may hold further equals signs. Raises RefusedError."""
-    pairs = []
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not name or not equals:
-            raise RefusedError(f"--key {text!r} is not of the form NAME=VALUE.")
-        pairs.append((name, value))
-    return tuple(pairs)
-
-
 def choose(stores: Sequence[StateStore], choice: Choice) -> StateStore:
     """The state store that was asked for. Raises RefusedError, with all that there are."""
     found = next((item for item in stores if (item.operator, item.name) == (choice.operator, choice.store)), None)
