@@ -157,6 +157,7 @@ CHANGES = {
         "unknown",
     ),
     "another Spark": (OLD, OLD.model_copy(update={"spark": "5.0.0"}), "unknown"),
+    "a newer Spark with the same state": (OLD, OLD.model_copy(update={"spark": "4.3.0"}), "kept"),
     "another state store": (OLD, OLD.model_copy(update={"provider": "Other"}), "incompatible"),
     "no fingerprint": (None, OLD, "unknown"),
     "a stateless stage": (stage(), stage(watermarks=()), "kept"),

@@ -66,6 +66,8 @@ def test_a_wrong_field_is_named_with_what_is_allowed_there(right: str, wrong: st
         ("job: clicks", "job: Clicks!", "job: 'Clicks!' is not a job name"),
         ("code: clicks.py", "code: ../clicks.py", "code: String should match"),
         ("output: append", "output: appended", "stages.per_minute.output: Input should be 'append' or 'update'"),
+        ("output: append", "mode: realtime\n    output: append", "it needs output: update"),
+        ("output: append", "mode: soon", "stages.per_minute.mode: Input should be 'batch' or 'realtime'"),
         ("cores: 2", "cores: many", "resources.cores"),
         ("executor_memory: 1g", "executor_memory: 1 gigabyte", "resources.executor_memory"),
         ("source: clicks, aggregate", "source: visits, aggregate", "there is no source 'visits'"),

@@ -47,6 +47,7 @@ PLACES = {  # one key of each kind
     "second": keys.second_driver(JOB, "l-1"),
     "warm-up": f"{keys.warm_up(JOB, 'l-1')}a/metadata",
     "lease": keys.lease(JOB),
+    "results": keys.results(JOB, "a"),
     "log": keys.log_chunk(JOB, "20260101-d", 1),
     "lock": keys.lock(JOB),
     "receipt": keys.receipt(JOB, "deploy-1"),
@@ -54,9 +55,9 @@ PLACES = {  # one key of each kind
     "cluster": keys.cluster(),
 }
 EVERYTHING = set(PLACES)
-UNVERSIONED = {"checkpoint", "warm-up", "control", "status", "second", "log", "lease", "lock"}
+UNVERSIONED = {"checkpoint", "warm-up", "control", "status", "second", "results", "log", "lease", "lock"}
 MAY_WRITE = {
-    "jobs": {"checkpoint", "warm-up", "lease", "status", "second", "log"},
+    "jobs": {"checkpoint", "warm-up", "lease", "status", "second", "results", "log"},
     "operations": EVERYTHING,
     "retention": {"manifest", "removed", "lock"},
 }

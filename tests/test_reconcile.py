@@ -17,6 +17,7 @@ from streamops.operations.follow import request as ask
 from streamops.operations.operation import Operation, StepRecord
 from streamops.operations.runbooks import RUNBOOKS
 from streamops.spark.master import DOWN, Master
+from streamops.spark.submission import SLOTS_PER_CORE
 from streamops.upkeep.reconcile import Look, decide, programs, settle, shares_worker, wants_second
 
 MOMENT = now()
@@ -27,7 +28,7 @@ STATUS = DriverStatus(
     updated=MOMENT,
 )  # fmt: skip
 WORKER = {
-    "id": "w", "host": "h", "port": 1, "webuiaddress": PAGE.format(8091), "state": "ALIVE", "cores": 4,
+    "id": "w", "host": "h", "port": 1, "webuiaddress": PAGE.format(8091), "state": "ALIVE", "cores": 4 * SLOTS_PER_CORE,
     "coresused": 0, "memory": 4096, "memoryused": 0,
 }  # fmt: skip
 
@@ -154,13 +155,13 @@ def two_workers(first: str, second: str, free: int = 2048, state: str = "ALIVE",
     """Both drivers, each on a worker; ``b`` has this much memory free, and executors of these applications."""
     taken = [("app-" + name, "0") for name in executors.split()]
     other = WORKER | {
-        "id": "b", "memoryused": WORKER["memory"] - free, "coresused": 2 * len(taken), "state": state
+        "id": "b", "memoryused": WORKER["memory"] - free, "coresused": 2 * SLOTS_PER_CORE * len(taken), "state": state
     }  # fmt: skip
     active = [
         {"id": name, "worker": worker, "state": "RUNNING"}
         for name, worker in (("driver-1", first), ("driver-2", second))
     ]
-    here = WORKER | {"coresused": 2, "memoryused": 2048}
+    here = WORKER | {"coresused": 2 * SLOTS_PER_CORE, "memoryused": 2048}
     answer = {"status": "ALIVE", "workers": [here, other], "activedrivers": active}
     return parse_master(answer, {"b": tuple(taken)})
 

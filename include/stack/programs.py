@@ -13,6 +13,7 @@ from stack import builds, postgres
 from stack.layout import REPOSITORY, Layout
 from streamops.model.errors import NotFoundError
 from streamops.spark import jvm
+from streamops.spark.submission import SLOTS_PER_CORE
 
 WORKERS = ("spark-worker-1", "spark-worker-2")
 SPARE_WORKERS = ("spark-worker-3",)  # started by scale_cluster only
@@ -178,7 +179,7 @@ def worker(layout: Layout, number: int) -> Program:
         "spark.executor.logs.rolling.maxRetainedFiles": "3",
     }
     command = ("org.apache.spark.deploy.worker.Worker", "--host", layout.here)
-    size = ("--cores", str(WORKER_CORES), "--memory", layout.worker_memory)
+    size = ("--cores", str(WORKER_CORES * SLOTS_PER_CORE), "--memory", layout.worker_memory)
     places = ("--webui-port", str(layout.port(f"spark-worker-{number}-ui")))
     return Program(
         f"spark-worker-{number}",

@@ -72,7 +72,7 @@ def run(context: SparkContext, launch: Launch) -> int:
         stream=sys.stdout, level=logging.INFO, format="%(asctime)sZ %(levelname)s %(name)s %(message)s", force=True
     )
     logging.Formatter.converter = time.gmtime
-    for noisy in ("py4j", "botocore", "urllib3"):
+    for noisy in ("py4j", "botocore", "urllib3", "kafka"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     quiet(context)
     driver = Driver(context, launch, Settings.load())

@@ -78,11 +78,7 @@ def _declared(text: str) -> str:
 
 # Spark's reader asks the broker for the partition's first and last offset before every poll, and throws away what
 # was fetched ahead. With the consumer's default of 500 records a poll, that costs more than reading does.
-FETCH = {
-    "kafka.max.poll.records": "20000",
-    "kafka.max.partition.fetch.bytes": str(4 << 20),
-    "maxRecordsPerPartition": "100000",  # catching up, a topic's partition is read by several tasks at once
-}
+FETCH = {"kafka.max.poll.records": "20000", "kafka.max.partition.fetch.bytes": str(4 << 20)}
 
 
 def kafka_stream(
@@ -93,24 +89,27 @@ def kafka_stream(
     *,
     topic: str | None = None,
     start: Mapping[str, int] | None = None,
+    live: bool = False,
 ) -> DataFrame:
     """Kafka records as a stream of raw rows.
 
     Args:
+        live: for a query in real time, in which each partition has one task that takes records as they come.
         topic: read instead of the definition's.
         start: partition -> first offset, for a stage without a checkpoint; None for the source's own start.
     """
     topic = topic or source.address
     offsets = json.dumps({topic: dict(start)}) if start else source.start
+    # Catching up, a topic's partition is read by several tasks at once.
+    batch = {} if live else {"maxOffsetsPerTrigger": str(source.max_per_batch), "maxRecordsPerPartition": "100000"}
     return (
         spark.readStream.format("kafka")
         .option("kafka.bootstrap.servers", servers)
         .option("subscribe", topic)
         .option("startingOffsets", offsets)
-        .option("maxOffsetsPerTrigger", source.max_per_batch)
         .option("failOnDataLoss", "true")
         .option("groupIdPrefix", f"streamops-{name}")
-        .options(**FETCH)
+        .options(**FETCH, **batch)
         .name(name)
         .load()
     )

@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
@@ -14,19 +15,34 @@ from streamops.model.definitions import Definition
 from streamops.model.records import Deployment, Offsets
 from streamops_runtime.code import StageFunction
 from streamops_runtime.gate import Gate
+from streamops_runtime.results import Results
 from streamops_runtime.sinks import check_columns
 from streamops_runtime.sources import accepted
 from streamops_runtime.streams import Places, raw_stream
 
+LIVE_BATCH = "10 seconds"  # between two commits in real time; results pause while one is made
+
 log = logging.getLogger("stages")
+
+
+class Phase(StrEnum):
+    """What a real-time stage does."""
+
+    SETTLING = "settling"  # writes what its last query has given
+    CATCHING_UP = "catching up"  # reads in batches up to the present
+    LIVE = "live"
 
 
 @dataclass
 class RunningStage:
-    """A stage with its query."""
+    """A stage with its query. Only a real-time stage has phases; it writes through ``Results``."""
 
     name: str
-    gate: Gate
+    gate: Gate | Results
+    phase: Phase | None = None
+    run: int = 0  # of a real-time stage: starts in this epoch after a failure or a stop
+    began: float = 0.0  # when its query was started, of a monotonic clock
+    took: float = float("inf")  # how long it last caught up, in seconds
     query: StreamingQuery | None = None
     held: bool = False  # not started yet, on purpose
     restarts: int = 0  # since its last commit
@@ -39,19 +55,31 @@ class RunningStage:
         """Whether the query has ended, for whatever reason."""
         if self.held:
             return False
+        if self.phase is Phase.SETTLING:
+            return self.gate.failure is not None
         return self.query is None or not self.query.isActive
 
 
 def build(
-    spark: SparkSession, definition: Definition, function: StageFunction, where: Places, deployment: Deployment
+    spark: SparkSession,
+    definition: Definition,
+    function: StageFunction,
+    where: Places,
+    deployment: Deployment,
+    *,
+    live: bool = False,
 ) -> DataFrame:
-    """A stage's DataFrame over its sources."""
+    """A stage's DataFrame over its sources.
+
+    Args:
+        live: for a query in real time, which takes records as they come.
+    """
     begun = deployment.stages[function.stage].offsets if function.stage in deployment.stages else {}
     frames = {
         name: accepted(
             name,
             definition.sources[name],
-            raw_stream(spark, name, definition.sources[name], where, begun.get(name)),
+            raw_stream(spark, name, definition.sources[name], where, begun.get(name), live=live),
         )
         for name in function.sources
     }
@@ -75,6 +103,34 @@ def start(spark: SparkSession, definition: Definition, stage: RunningStage, fram
     stage.query = writer.start()
 
 
+def start_real_time(
+    spark: SparkSession, definition: Definition, stage: RunningStage, frame: DataFrame, checkpoint: str, servers: str
+) -> None:
+    """Start the query of a real-time stage for its phase, into its results topic."""
+    assert isinstance(stage.gate, Results)
+    spark.sparkContext.setLocalProperty("spark.scheduler.pool", stage.name)
+    writer = (
+        frame.writeStream.queryName(f"{definition.job}/{stage.name}")
+        .format("kafka")
+        .option("kafka.bootstrap.servers", servers)
+        .option("topic", stage.gate.topic)
+        .option("kafka.linger.ms", "5")
+        .outputMode("update")
+        .option("checkpointLocation", checkpoint)
+    )
+    live = stage.phase is Phase.LIVE
+    stage.query = (writer.trigger(realTime=LIVE_BATCH) if live else writer.trigger(availableNow=True)).start()
+    stage.gate.live = live
+    stage.began = time.monotonic()
+
+
+def end(stage: RunningStage) -> None:
+    """End a real-time stage's query at once."""
+    if stage.query is not None and stage.query.isActive:
+        stage.query.stop()
+    stage.phase = None
+
+
 def stop_at_boundary(stages: list[RunningStage], stopping: threading.Event, timeout_s: float) -> list[str]:
     """End all queries between two batches and return the names of those that did not end in time.
 
@@ -91,6 +147,9 @@ def stop_at_boundary(stages: list[RunningStage], stopping: threading.Event, time
         if not working:
             return []
         for stage in working:
+            if isinstance(stage.gate, Results):  # what it has given since its last commit is given again
+                end(stage)
+                continue
             assert stage.query is not None
             status = stage.query.status
             if status["isTriggerActive"] or status["isDataAvailable"]:

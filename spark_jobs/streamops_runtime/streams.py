@@ -36,16 +36,23 @@ class Places:
 
 
 def raw_stream(
-    spark: SparkSession, name: str, source: Source, where: Places, start: Mapping[str, int] | None = None
+    spark: SparkSession,
+    name: str,
+    source: Source,
+    where: Places,
+    start: Mapping[str, int] | None = None,
+    *,
+    live: bool = False,
 ) -> DataFrame:
     """Raw records of a source.
 
     Args:
+        live: for a query in real time; only Kafka has that.
         start: partition -> first offset, for a stage without a checkpoint; None for the source's own start.
     """
     place = where.places.get(name, source.address)
     if source.kafka:
-        return kafka_stream(spark, name, source, where.kafka, topic=place, start=start)
+        return kafka_stream(spark, name, source, where.kafka, topic=place, start=start, live=live)
     for module in (pull, csv_tail, http_poll):  # the process that plans batches cannot import the runtime
         cloudpickle.register_pickle_by_value(module)
     for kind in _KINDS:

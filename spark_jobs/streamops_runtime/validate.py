@@ -10,12 +10,13 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import BinaryType, StructField, StructType, TimestampType
+from pyspark.sql.types import BinaryType, IntegralType, StringType, StructField, StructType, TimestampType
 
 from streamops.model.definitions import Definition, load
 from streamops.model.errors import DefinitionError, StreamOpsError
@@ -27,6 +28,11 @@ from streamops_runtime.sinks import check_columns
 from streamops_runtime.sources import accepted, schema_of
 
 RECORD = StructType([StructField("value", BinaryType()), StructField("timestamp", TimestampType())])
+# Operators of a plan that Spark 4.3 runs in real time (its RealTimeModeAllowlist, by the names of logical plans).
+REAL_TIME = {
+    *("Project", "Filter", "Generate", "Expand", "Union", "Aggregate", "Deduplicate", "EventTimeWatermark"),
+    *("StreamingRelation", "StreamingDataSourceV2Relation", "StreamingRelationV2", "CollectMetrics", "SubqueryAlias"),
+}
 KEYED = StructType([StructField("key", BinaryType()), *RECORD.fields])
 
 
@@ -43,6 +49,8 @@ def check(spark: SparkSession, definition: Definition, directory: Path) -> dict[
                 raise DefinitionError(f"stages.{stage}: {stage} does not use the sources it is given.")
             check_columns(definition, stage, result.schema)
             _check_output(spark, definition, stage, result, temporary)
+            if definition.stages[stage].mode == "realtime":
+                _check_real_time(spark, definition, stage, function, result)
             found[stage] = [f"{field.name} {field.dataType.simpleString()}" for field in result.schema.fields]
     return found
 
@@ -98,6 +106,36 @@ def _check_output(spark: SparkSession, definition: Definition, stage: str, frame
         if "AnalysisException" in str(error) or isinstance(error, PySparkException):
             raise DefinitionError(f"stages.{stage}: {_first_line(error)}") from error
         raise
+
+
+def _check_real_time(
+    spark: SparkSession, definition: Definition, stage: str, function: code.StageFunction, result: DataFrame
+) -> None:
+    """Whether a stage can run in real time: what it reads, its operators, and what identifies its points."""
+    why = f"stages.{stage}.mode: {stage} cannot run in real time, because"
+    for name in function.sources:
+        if not definition.sources[name].kafka:
+            raise DefinitionError(f"{why} source {name} is not of Kafka; use mode: batch.")
+    for tag in (tag for sink in definition.stages[stage].sinks if sink.influxdb for tag in sink.influxdb.tags):
+        if not isinstance(result.schema[tag].dataType, StringType | IntegralType):
+            kind = result.schema[tag].dataType.simpleString()
+            raise DefinitionError(f"{why} tag {tag} is {kind}; make it a string, or use mode: batch.")
+    found = list(_operators(spark._jsparkSession.sessionState().optimizer().execute(_analysed(result))))
+    if unknown := sorted(set(found) - REAL_TIME):
+        raise DefinitionError(f"{why} Spark has no {', '.join(unknown)} there; use mode: batch.")
+    if found.count("Aggregate") > 1:
+        raise DefinitionError(f"{why} it aggregates what it has aggregated; use mode: batch.")
+
+
+def _analysed(frame: DataFrame) -> Any:
+    return frame._jdf.queryExecution().analyzed()
+
+
+def _operators(plan: Any) -> Iterator[str]:
+    yield str(plan.nodeName())
+    children = plan.children()
+    for at in range(children.size()):
+        yield from _operators(children.apply(at))
 
 
 def _first_line(error: BaseException) -> str:

@@ -6,6 +6,7 @@ import logging
 import re
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -29,8 +30,9 @@ from streamops.store.documents import Versioned
 from streamops.store.object_store import ObjectStore
 from streamops_runtime import code, placement, repartition, stages, warmup
 from streamops_runtime.gate import Gate, StopAtBoundary, gate_time_column
+from streamops_runtime.results import Results, encoded
 from streamops_runtime.sinks import open_sinks
-from streamops_runtime.stages import RunningStage
+from streamops_runtime.stages import Phase, RunningStage
 from streamops_runtime.status import ProgressListener, StageProgress
 from streamops_runtime.streams import Places, read_faults
 
@@ -44,12 +46,14 @@ SUMMARY_S = 10.0
 STOP_S = 120.0
 MOST_RESTARTS = 5
 RELAUNCH = 75
+SHORT_S = 5.0  # catching up that took no longer has come near enough to the present
+NO_SHORTER = 0.7  # of the time before: batches come no nearer, on a machine that does other things as well
 HOLD_S = 12.0  # how long the other stages of a cold driver wait for the first one's first commit
 
 # No retry cures these: the state in the checkpoint is not this version's.
 PERMANENT = re.compile(
     r"STATE_STORE_(KEY|VALUE)_SCHEMA|STATE_STORE_[A-Z_]*(INCOMPATIBLE|NOT_COMPATIBLE|MISMATCH)"
-    r"|STATEFUL_OPERATOR_NOT_MATCH|STREAM_CHECKPOINT_[A-Z_]*INCOMPATIBLE|KAFKA_DATA_LOSS|FAILED_READ_STATE"
+    r"|STREAMING_REAL_TIME_MODE|STATEFUL_OPERATOR_NOT_MATCH|STREAM_CHECKPOINT_[A-Z_]*INCOMPATIBLE|KAFKA_DATA_LOSS|FAILED_READ_STATE"
     r"|CANNOT_LOAD_STATE_STORE\.(?!UNCATEGORIZED|FAILED_TO_GET_CHANGELOG_WRITER|UNRELEASED_THREAD|\w*OUT_OF_MEMORY)"
     r"|Some data may have been lost"
 )
@@ -99,19 +103,28 @@ class Work:
         }
         self.spark.sparkContext.addArchive(f"{self.launch.archive}#job")  # code and its packages, for executors
         for name in self.definition.stages:
-            gate = Gate(
-                name,
-                open_sinks(self.settings, self.definition, name),
-                self.check_lease,
-                self.stopping,
-                time_column=gate_time_column(self.definition.stages[name].sinks),
-            )
+            gate = self._gate(name)
             every = jobs.offset_keys(self.definition, self.deployment.topics)
             places = {source: every[source] for source in self.functions[name].sources}
             start = self.deployment.stages[name].offsets if name in self.deployment.stages else {}
             self.progress[name] = StageProgress(places, start)
             self.stages.append(RunningStage(name, gate, started_from=start))
         self.spark.streams.addListener(self.listener)
+
+    def _gate(self, name: str) -> Gate | Results:
+        """The way from a stage to its sinks."""
+        sinks = open_sinks(self.settings, self.definition, name)
+        if self.definition.stages[name].mode == "realtime":
+            servers = self.settings.kafka_bootstrap_servers
+            return Results(self.launch.job, name, servers, self.store, sinks, self.check_lease, self._held)
+        column = gate_time_column(self.definition.stages[name].sinks)
+        return Gate(name, sinks, self.check_lease, self.stopping, time_column=column)
+
+    def _held(self) -> Lease:
+        """The lease that this driver holds. Raises LeaseLostError."""
+        if self.lease is None:
+            raise LeaseLostError(f"This driver of {self.launch.job} never held the lease; it does not write.")
+        return self.lease
 
     def begin_at(self, deployment: Deployment) -> None:
         """Take the deployment as it was completed while this driver stood by."""
@@ -146,9 +159,7 @@ class Work:
 
     def check_lease(self) -> None:
         """Raise LeaseLostError unless this driver is still the writer."""
-        if self.lease is None:
-            raise LeaseLostError(f"This driver of {self.launch.job} never held the lease; it does not write.")
-        leases.check(self.store, self.lease)
+        leases.check(self.store, self._held())
 
     def run(self, driver: Driver, held: Versioned[Lease], at_once: bool) -> int:
         """Start all queries and stay with them; returns the exit code. Raises LeaseLostError.
@@ -163,6 +174,8 @@ class Work:
         names = list(self.definition.stages)
         driver.patiently(lambda: checkpoints.prepare_epoch(self.store, job, number, epoch, names, log.info))
         driver.mark("restore")
+        for results in self._results():
+            driver.patiently(results.open)
         for name in names:
             key = keys.stage(job, number, epoch, name)
             repartition.fit(self.spark, self.store, name, key, self.definition.resources.state_partitions)
@@ -183,6 +196,12 @@ class Work:
                 if not stage.ended:
                     stages.stop_at_boundary([stage], self.stopping, 20)
             raise
+        finally:
+            for results in self._results():
+                results.close()
+
+    def _results(self) -> Iterator[Results]:
+        yield from (stage.gate for stage in self.stages if isinstance(stage.gate, Results))
 
     def _frame(self, stage: RunningStage) -> DataFrame:
         return stages.build(
@@ -191,6 +210,7 @@ class Work:
             self.functions[stage.name],
             self._places(),
             self.deployment,
+            live=stage.phase is Phase.LIVE,
         )
 
     def _places(self) -> Places:
@@ -214,17 +234,53 @@ class Work:
             self._start_all(held)
 
     def _start(self, stage: RunningStage) -> None:
-        assert self.lease is not None
-        key = keys.stage(self.launch.job, self.launch.deployment, self.lease.epoch, stage.name)
+        """Start a stage; one in real time first writes what its last query has given."""
+        if isinstance(stage.gate, Results):
+            stage.phase, stage.took = Phase.SETTLING, float("inf")
+            stage.gate.settle()
+        else:
+            self._query(stage)
+
+    def _advance(self, stage: RunningStage) -> None:
+        """Take a real-time stage on: from settling to catching up in batches, and once these are short, to live.
+
+        Results are exact whatever happens when: the first results of a start are of a time at which all that was read
+        before had been read again, so none replaces a newer one.
+        """
+        if not isinstance(stage.gate, Results):
+            return
+        if stage.phase is Phase.SETTLING and stage.gate.settled:
+            stage.run += 1
+            stage.gate.allow(self._held().epoch, stage.run)
+            stage.phase = Phase.CATCHING_UP
+            self._query(stage)
+        elif stage.gate.failure is not None:
+            stages.end(stage)
+        elif stage.phase is Phase.CATCHING_UP and _finished(stage):
+            before, stage.took = stage.took, time.monotonic() - stage.began
+            log.info("stage %s caught up in %.1f s", stage.name, stage.took)
+            near = stage.took < SHORT_S or stage.took > NO_SHORTER * before
+            stage.phase = Phase.LIVE if near else Phase.CATCHING_UP
+            self._query(stage)
+
+    def _query(self, stage: RunningStage) -> None:
+        key = keys.stage(self.launch.job, self.launch.deployment, self._held().epoch, stage.name)
+        checkpoint = f"s3a://{self.settings.s3_bucket}/{key}"
         checkpoints.drop_planned(self.store, key)
         try:
             frame = self._frame(stage)
-            stages.start(self.spark, self.definition, stage, frame, f"s3a://{self.settings.s3_bucket}/{key}")
+            sink = self.definition.stages[stage.name].sinks[0].influxdb
+            if stage.phase and sink:
+                frame = encoded(frame, sink, self._held().epoch, stage.run)
+                servers = self.settings.kafka_bootstrap_servers
+                stages.start_real_time(self.spark, self.definition, stage, frame, checkpoint, servers)
+            else:
+                stages.start(self.spark, self.definition, stage, frame, checkpoint)
         except PySparkException as error:
             raise DefinitionError(f"Stage {stage.name} cannot run: {str(error).splitlines()[0][:400]}") from error
         assert stage.query is not None
         self.listener.watch(str(stage.query.runId), self.progress[stage.name], stage.gate)
-        log.info("stage %s started", stage.name)
+        log.info("stage %s started%s", stage.name, f": {stage.phase}" if stage.phase else "")
 
     def _watch(self, driver: Driver, held: Versioned[Lease]) -> int:
         """The loop of a running driver."""
@@ -323,6 +379,7 @@ class Work:
     def _look_after_queries(self, driver: Driver) -> int | None:
         """Start failed queries again in the warm driver; an exit code when that does not help."""
         for stage in self.stages:
+            self._advance(stage)
             if not stage.ended:
                 continue
             if stage.restart_at == 0.0:
@@ -359,6 +416,9 @@ class Work:
         if left:
             log.error("%s did not end at a boundary; the driver ends, the last commits count", ", ".join(left))
             return RELAUNCH
+        if not self._settle():
+            log.error("results are not written in time; the driver ends, and the next one writes them")
+            return RELAUNCH
         driver.phases_ms["stop"] = int((time.monotonic() - begun) * 1000)
         for stage in self.stages:
             if stage.gate.failure is not None and not isinstance(stage.gate.failure, StopAtBoundary):
@@ -366,6 +426,25 @@ class Work:
         driver.patiently(lambda: leases.release(self.store, held))
         self._tell(driver, State.STOPPED, "asked to stop")
         return 0
+
+    def _settle(self) -> bool:
+        """Write all that real-time stages have given; False when that took too long. Raises LeaseLostError."""
+        for results in self._results():
+            results.settle()
+        deadline = time.monotonic() + STOP_S
+        while waiting := [results for results in self._results() if not results.settled]:
+            for failure in (results.failure for results in waiting):
+                if failure is not None:
+                    raise failure
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.02)
+        return True
+
+
+def _finished(stage: RunningStage) -> bool:
+    """Whether the query has ended because there was nothing left to read."""
+    return stage.query is not None and not stage.query.isActive and stage.query.exception() is None
 
 
 def permanent(failure: BaseException | None, text: str) -> bool:

@@ -16,6 +16,7 @@ from streamops.model.definitions import Resources
 from streamops.model.errors import NotFoundError, RefusedError
 from streamops.settings import Settings
 from streamops.spark.master import DOWN, parse_master
+from streamops.spark.submission import SLOTS_PER_CORE
 
 THREE = inventory(3, 1)
 TWO = ("node-1", "node-2")
@@ -24,7 +25,7 @@ TWO = ("node-1", "node-2")
 def worker(at: int, state: str = "ALIVE", id_: str = "") -> dict[str, object]:
     return {
         "id": id_ or f"worker-{at}", "host": "127.0.0.1", "port": 4000 + at, "webuiaddress": PAGE.format(8090 + at),
-        "state": state, "cores": 4, "coresused": 1, "memory": 4096, "memoryused": 800,
+        "state": state, "cores": 4 * SLOTS_PER_CORE, "coresused": SLOTS_PER_CORE, "memory": 4096, "memoryused": 800,
     }  # fmt: skip
 
 

@@ -31,6 +31,7 @@ def change(path: Path, old: str, new: str) -> None:
 
 def test_the_examples_pass(spark: SparkSession, job: Path) -> None:
     assert set(check(spark, load(EXAMPLE / "v2.yaml"), EXAMPLE)) == {"avg_1s", "avg_1m", "vol_1s"}
+    assert set(check(spark, load(EXAMPLE / "v3.yaml"), EXAMPLE)) == {"avg_1s", "avg_1m", "vol_1s"}
     assert check(spark, load(job / "v1.yaml"), job)["per_minute"] == ["page string", "value bigint", "time timestamp"]
 
 
@@ -96,3 +97,50 @@ def test_a_source_without_samples_says_where_to_write_them(spark: SparkSession, 
     (job / "samples" / "clicks.jsonl").unlink()
     with pytest.raises(NotFoundError, match=r"samples/clicks\.jsonl"):
         rehearse(spark, load(job / "v1.yaml"), job)
+
+
+REAL_TIME = """
+from pyspark.sql import functions as F
+
+
+def per_page(clicks):
+    return clicks.groupBy(F.window("time", "1 minute"), "page").agg(F.count("*").alias("value")).select(
+        "page", "value", F.col("window.end").alias("time"), F.lit(1.5).alias("share")
+    )
+"""
+
+
+@pytest.fixture
+def real_time(tmp_path: Path) -> Path:
+    """A job with one stage in real time, which passes."""
+    (tmp_path / "clicks.py").write_text(REAL_TIME)
+    (tmp_path / "v1.yaml").write_text(
+        "job: clicks\nversion: v1\ncode: clicks.py\n"
+        "sources: {clicks: {kafka: {topic: clicks}, schema: 'page string, time timestamp', event_time: time}}\n"
+        "stages:\n  per_page:\n    mode: realtime\n    output: update\n"
+        "    sinks: [{influxdb: {measurement: clicks, tags: [page]}}]\n"
+    )
+    return tmp_path
+
+
+def test_a_stage_that_can_run_in_real_time_passes(spark: SparkSession, real_time: Path) -> None:
+    assert set(check(spark, load(real_time / "v1.yaml"), real_time)) == {"per_page"}
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "says"),
+    [
+        ("v1.yaml", "kafka: {topic: clicks}", "csv_tail: {directory: /tmp}", "source clicks is not of Kafka"),
+        ("v1.yaml", "tags: [page]", "tags: [share]", "tag share is double"),
+        ("clicks.py", "clicks.groupBy", "clicks.limit(5).groupBy", "Limit"),
+        ("clicks.py", '"page", "value"', 'F.udf(lambda name: name)("page").alias("page"), "value"', "EvalPython"),
+    ],
+    ids=["another source", "a tag that is no text", "an operator", "a Python function"],
+)
+def test_a_stage_that_cannot_run_in_real_time_is_refused_with_the_reason(
+    spark: SparkSession, real_time: Path, file: str, old: str, new: str, says: str
+) -> None:
+    change(real_time / file, old, new)
+    with pytest.raises(DefinitionError, match=says) as refused:
+        check(spark, load(real_time / "v1.yaml"), real_time)
+    assert "cannot run in real time, because" in str(refused.value) or "stages.per_page" in str(refused.value)

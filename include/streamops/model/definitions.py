@@ -205,9 +205,19 @@ class Recount(_Model):
 class Stage(_Model):
     """A part of the job that owns state; its name is the identity of the state."""
 
+    # In real time each row passes as it comes, and results are there in tenths of a second instead of seconds.
+    mode: Literal["batch", "realtime"] = "batch"
     output: Literal["append", "update"] = "append"
     sinks: Annotated[tuple[Sink, ...], Field(min_length=1)]
     recount: Recount | None = None
+
+    @model_validator(mode="after")
+    def _real_time(self) -> Stage:
+        if self.mode == "realtime" and self.output != "update":
+            raise ValueError("mode: realtime gives each result as it changes, so it needs output: update")
+        if self.mode == "realtime" and (len(self.sinks) != 1 or self.sinks[0].influxdb is None):
+            raise ValueError("mode: realtime writes a point again when it changes, so it needs one sink, influxdb")
+        return self
 
 
 class Resources(_Model):
@@ -304,6 +314,11 @@ class Definition(_Model):
         """Where its points are written, in the order of the stages, each once."""
         sinks = [sink.influxdb for stage in self.stages.values() for sink in stage.sinks]
         return tuple(dict.fromkeys(sink.measurement for sink in sinks if sink))
+
+    @property
+    def realtime(self) -> bool:
+        """Whether any stage runs in real time."""
+        return any(stage.mode == "realtime" for stage in self.stages.values())
 
     @property
     def spark_settings(self) -> dict[str, Param]:

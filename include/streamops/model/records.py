@@ -102,6 +102,20 @@ class Lease(Stored):
     fruitless: int = 0  # holders in a row of this launch that committed nothing
 
 
+class ResultsPosition(Stored):
+    """How far a real-time stage's results topic was written to its sink.
+
+    A result counts only if it carries the epoch and run that stand here: they are set before the queries of that run
+    start, and after all results of the run before were written.
+    """
+
+    job: str
+    stage: str
+    epoch: int = 0
+    run: int = 0  # starts of the stage's query in this epoch, after a failure or a stop
+    offset: int = 0  # the next result to read
+
+
 Command = Literal["run", "stop"]
 
 

@@ -202,6 +202,7 @@ def recorded(deployment: Deployment, version: ArtifactManifest, launch: str) -> 
         runtime_sha256=deployment.runtime_sha256,
         resources=version.definition.resources,
         spark=version.definition.spark_settings,
+        realtime=version.definition.realtime,
         library=deployment.library,
     )
 

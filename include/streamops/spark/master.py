@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from streamops.model.definitions import Definition
-from streamops.spark.submission import executor_cores, mebibytes
+from streamops.spark.submission import SLOTS_PER_CORE, executor_cores, mebibytes
 
 
 @dataclass(frozen=True)
@@ -93,8 +93,8 @@ def parse_master(data: dict[str, Any], executors: dict[str, tuple[tuple[str, str
             address=f"{item['host']}:{item['port']}",
             page=str(item.get("webuiaddress", "")).rstrip("/"),
             state=item["state"],
-            cores=item["cores"],
-            cores_used=item["coresused"],
+            cores=item["cores"] // SLOTS_PER_CORE,
+            cores_used=item["coresused"] // SLOTS_PER_CORE,
             memory=item["memory"],
             memory_used=item["memoryused"],
             executors=known.get(item["id"], ()),
@@ -111,7 +111,8 @@ def parse_master(data: dict[str, Any], executors: dict[str, tuple[tuple[str, str
         for item in data.get("activedrivers", ())
     )
     applications = tuple(
-        Application(item["id"], item["name"], int(item.get("cores", 0))) for item in data.get("activeapps", ())
+        Application(item["id"], item["name"], int(item.get("cores", 0)) // SLOTS_PER_CORE)
+        for item in data.get("activeapps", ())
     )
     return Master(str(data.get("status", "UNKNOWN")), workers, drivers, applications)
 

@@ -20,6 +20,9 @@ from streamops.store import keys
 
 _MAIN = "org.apache.spark.deploy.SparkSubmit"
 _LOOPBACK = "127.0.0.1"
+# Tasks that a core runs at once. All tasks of a real-time stage run for as long as it does, most of them waiting, and
+# what they hold of a worker is a slot; so workers offer this many for each core, and who asks for a core gets them.
+SLOTS_PER_CORE = 4
 _PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "JAVA_HOME", "TMPDIR")
 
 
@@ -35,6 +38,7 @@ class Submission:
     runtime_sha256: str
     resources: Resources = field(default_factory=Resources)
     spark: dict[str, Param] = field(default_factory=dict)
+    realtime: bool = False  # whether any stage runs in real time
     library: LibraryUse | None = None
 
 
@@ -58,9 +62,12 @@ def spark_conf(settings: Settings, submission: Submission) -> dict[str, str]:
         if not ALLOWED_SPARK_CONF.fullmatch(key):
             raise RefusedError(f"Spark setting {key} is not allowed; allowed is {ALLOWED_SPARK_CONF_TEXT}.")
     resources = submission.resources
+    own = {key: _text(value) for key, value in submission.spark.items() if key != "spark.executor.cores"}
+    if submission.realtime:  # the tasks of all stages of a query run at once
+        own["spark.scheduler.dagSchedulerType"] = "ConcurrentStageDAGScheduler"
     return {
-        "spark.cores.max": str(resources.cores),
-        "spark.executor.cores": str(executor_cores(resources, submission.spark)),
+        "spark.cores.max": str(resources.cores * SLOTS_PER_CORE),
+        "spark.executor.cores": str(executor_cores(resources, submission.spark) * SLOTS_PER_CORE),
         "spark.executor.memory": resources.executor_memory,
         "spark.executor.extraClassPath": jvm.class_path(settings.spark_home),
         "spark.executor.extraJavaOptions": jvm.executor(settings.spark_home, resources.executor_memory),
@@ -80,7 +87,7 @@ def spark_conf(settings: Settings, submission: Submission) -> dict[str, str]:
         "spark.executor.logs.rolling.strategy": "size",
         "spark.executor.logs.rolling.maxSize": "10485760",
         "spark.executor.logs.rolling.maxRetainedFiles": "3",
-    } | {key: _text(value) for key, value in submission.spark.items()}
+    } | own
 
 
 def application_args(settings: Settings, submission: Submission) -> list[str]:
@@ -124,7 +131,7 @@ def spark_submit_command(settings: Settings, submission: Submission) -> list[str
         "--supervise",
         "--name", f"{submission.job}/{submission.version}/{submission.launch}",
         "--driver-memory", submission.resources.driver_memory,
-        "--driver-cores", "1",
+        "--driver-cores", str(SLOTS_PER_CORE),
         "--class", _MAIN,
         "--conf", f"spark.driver.extraClassPath={jvm.class_path(home)}",
         "--conf", f"spark.driver.extraJavaOptions={jvm.driver(home, submission.resources.driver_memory)}",

@@ -145,10 +145,25 @@ def removable(job: str) -> dict[str, tuple[str, ...]]:
         "checkpoints": (f"checkpoints/{name}/",),
         "snapshots": (f"snapshots/{name}/",),
         "logs": (logs(job),),
-        "deployments": (deployments(job), launches(job)),
+        "deployments": (deployments(job), launches(job), every_result(job)),
         "versions": (versions(job),),
         "record": (lease(job), record(job)),  # the record last: as long as it is there, the job is
     }
+
+
+def results(job: str, stage: str) -> str:
+    """How far a stage's results topic was written to its sink, and whose results count."""
+    return f"{every_result(job)}{checked('stage', stage)}.json"
+
+
+def every_result(job: str) -> str:
+    """Prefix of what ``results`` names."""
+    return f"jobs/{checked('job', job)}/results/"
+
+
+def results_topic(job: str, stage: str) -> str:
+    """The topic through which a real-time stage's results leave Spark."""
+    return f"streamops.results.{checked('job', job)}.{checked('stage', stage)}"
 
 
 def second_driver(job: str, launch: str) -> str:
@@ -271,7 +286,8 @@ def every_job() -> tuple[str, ...]:
 
 def every_driver_note() -> tuple[str, ...]:
     """What drivers say of themselves: leases, states and logs."""
-    return ("jobs/*/lease.json", "jobs/*/launches/*/status.json", *every_driver_scrap())
+    own = ("jobs/*/lease.json", "jobs/*/launches/*/status.json", "jobs/*/results/*")
+    return (*own, *every_driver_scrap())
 
 
 def every_driver_scrap() -> tuple[str, ...]:
@@ -281,7 +297,7 @@ def every_driver_scrap() -> tuple[str, ...]:
 
 def unversioned() -> tuple[str, ...]:
     """What is written over or removed again and again for as long as a job runs; only what is there now counts."""
-    notes = ("jobs/*/launches/", "jobs/*/logs/", "jobs/*/lease.json")
+    notes = ("jobs/*/launches/", "jobs/*/results/", "jobs/*/logs/", "jobs/*/lease.json")
     return ("checkpoints/", *notes, "jobs/*/lock.json", "cluster/lock.json", "snapshots/*/schedule.json")
 
 
@@ -307,5 +323,5 @@ def every_snapshot_entry() -> tuple[str, ...]:
 
 def every_removable() -> tuple[str, ...]:
     """What ``removable`` names, of all jobs."""
-    jobs = ("logs/*", "deployments/*", "launches/*", "lease.json", "record.json")
+    jobs = ("logs/*", "deployments/*", "launches/*", "results/*", "lease.json", "record.json")
     return ("checkpoints/*", *every_snapshot(), "artifacts/*", *(f"jobs/*/{name}" for name in jobs))

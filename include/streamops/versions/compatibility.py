@@ -19,6 +19,8 @@ from streamops.versions.fingerprints import Aggregate, Fingerprint, Key, Operato
 Outcome = Literal["kept", "kept with caveat", "starts empty", "dropped", "unknown", "incompatible"]
 _WEIGHT: dict[Outcome, int] = {"kept": 0, "kept with caveat": 1, "starts empty": 2, "unknown": 3, "incompatible": 4}
 
+# Releases of Spark that continue each other's state, whichever comes first: docs/adr/0026-real-time-stages.md
+SAME_STATE = {"4.2.0", "4.3.0"}
 _AS_BEFORE = "It continues where it stopped; its results are those of an uninterrupted run."
 _ANOTHER_NAME = (
     "Nothing is stopped. Give the changed stage another name: it then starts empty beside the old results, and the old "
@@ -149,7 +151,7 @@ def _differences(old: Fingerprint, new: Fingerprint) -> Iterable[_Finding]:
         return
     for one, other in zip(old.operators, new.operators, strict=True):
         yield from _operator(one, other)
-    if old.spark != new.spark:
+    if old.spark != new.spark and not {old.spark, new.spark} <= SAME_STATE:
         yield _unknown(f"The fingerprints are of Spark {old.spark} and {new.spark}.")
     yield from _watermarks(old, new)
     for source in sorted(set(new.sources) - set(old.sources)):

@@ -1,0 +1,354 @@
+"""The way out of a real-time stage: Spark writes each change of a result to a topic, and the driver from there.
+
+Spark commits a batch once its results are in the topic, so none is lost while the sink is away or the driver is killed:
+whoever comes next reads on where the last one stopped. A result counts only if it carries the epoch and run that the
+stored position names (``ResultsPosition``), so that nothing a lost driver or an ended query still sends is written over
+what is newer. Many changes of one point become one write, and a window is written once a later one has begun, or once
+the clock has passed its end.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import confluent_kafka
+from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import functions as F
+from pyspark.sql.types import DoubleType, FloatType, IntegralType, StructType
+
+from streamops.clients.kafka import Ledger
+from streamops.model.definitions import InfluxSink
+from streamops.model.errors import LeaseLostError, UnreachableError
+from streamops.model.records import Lease, ResultsPosition, now
+from streamops.store import documents, keys
+from streamops.store.object_store import ObjectStore
+from streamops_runtime.sinks import Sink
+
+FLUSH_S = 0.05
+SAVE_S = 2.0
+TRIM_S = 30.0
+QUIET_S = 0.2  # without a result, the clock decides which windows are over
+ROWS = 5000  # of one write, before which the lease is checked
+MOST_HELD = 200_000  # points that wait to be written
+_TAKEN = 2000  # results at once
+_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 5.0
+_TOPIC = {"retention.ms": "-1", "cleanup.policy": "delete", "segment.bytes": str(64 << 20)}
+_SEPARATOR = "\x01"
+_NEVER = -(1 << 62)
+_READER = {
+    "group.id": "streamops-results",  # librdkafka wants one; it has no members, and nothing is committed
+    "enable.auto.commit": False,
+    "auto.offset.reset": "earliest",
+    "fetch.wait.max.ms": 20,
+    "fetch.queue.backoff.ms": 5,
+    "queued.max.messages.kbytes": 16384,
+    "reconnect.backoff.max.ms": 1000,
+    "log_level": 0,
+}
+
+log = logging.getLogger("results")
+
+
+class _Newest(NamedTuple):
+    """The newest value of a point that was not written yet."""
+
+    offset: int
+    value: bytes
+
+
+class Held:
+    """Points that wait to be written: the newest value of each. Times in milliseconds since the epoch."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._newest = _NEVER  # time of the newest point that came
+        self._points: dict[int, dict[bytes, _Newest]] = {}  # time -> key -> its newest value
+
+    def add(self, key: bytes, offset: int, value: bytes) -> None:
+        """Take in a value; ``key`` begins with the point's time."""
+        at = int(key.split(_SEPARATOR.encode(), 1)[0])
+        points = self._points.setdefault(at, {})
+        self.count += key not in points
+        points[key] = _Newest(offset, value)
+        self._newest = max(self._newest, at)
+
+    def due(self, present_ms: int | None, *, everything: bool = False) -> list[bytes]:
+        """Take out the values that are to be written now: of points before the newest one, which has just begun.
+
+        Args:
+            present_ms: what the clock says, where it decides as well: points up to it are over.
+            everything: whatever is over or not.
+        """
+        latest = max(self._newest - 1, _NEVER if present_ms is None else present_ms)
+        times = [at for at in sorted(self._points) if everything or at <= latest or self.count >= MOST_HELD]
+        values = [newest.value for at in times for newest in self._points.pop(at).values()]
+        self.count -= len(values)
+        return values
+
+    def first_offset(self, following: int) -> int:
+        """The first result that must be read again if what is held is lost; ``following`` if nothing is held."""
+        held = (newest.offset for points in self._points.values() for newest in points.values())
+        return min(held, default=following)
+
+
+def encoded(frame: DataFrame, sink: InfluxSink, epoch: int, run: int) -> DataFrame:
+    """Results as records of the topic: ``key`` is the point's time and tags, ``value`` who gives it and its columns."""
+    moment = _milliseconds(frame.schema, sink.time)
+    columns = [
+        moment.alias(name) if name == sink.time else _finite(frame.schema, name).alias(name) for name in frame.columns
+    ]
+    tags = [F.coalesce(F.col(tag).cast("string"), F.lit("")) for tag in sink.tags]
+    key = F.concat_ws(_SEPARATOR, moment.cast("string"), *tags)
+    value = F.concat(F.lit(_mark(epoch, run).decode()), F.to_json(F.struct(*columns), {"ignoreNullFields": "false"}))
+    return frame.where(F.col(sink.time).isNotNull()).select(key.alias("key"), value.alias("value"))
+
+
+def _mark(epoch: int, run: int) -> bytes:
+    return f"{epoch}.{run} ".encode()
+
+
+def _milliseconds(schema: StructType, name: str) -> Column:
+    integral = isinstance(schema[name].dataType, IntegralType)
+    return F.col(name).cast("bigint") if integral else F.unix_millis(F.col(name).cast("timestamp"))
+
+
+def _finite(schema: StructType, name: str) -> Column:
+    """JSON has no number that is not finite, and neither has a point."""
+    if not isinstance(schema[name].dataType, DoubleType | FloatType):
+        return F.col(name)
+    return F.when(~F.isnan(name) & (F.abs(name) != F.lit(float("inf"))), F.col(name))
+
+
+class Results:
+    """One stage's results topic, and the thread that writes from it to the sinks.
+
+    Args:
+        check: raises LeaseLostError when this driver may not write any more.
+        lease: the lease that this driver holds.
+    """
+
+    def __init__(
+        self,
+        job: str,
+        stage: str,
+        servers: str,
+        store: ObjectStore,
+        sinks: Iterable[Sink],
+        check: Callable[[], None],
+        lease: Callable[[], Lease],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.stage = stage
+        self.topic = keys.results_topic(job, stage)
+        self.rows = 0  # written
+        self.outputs = 0  # writes
+        self.last_output: datetime | None = None
+        self.failure: BaseException | None = None
+        self.waiting_for = ""
+        self.live = False  # whether what comes is of the present: the clock then knows which windows are over
+        self._servers, self._store, self._sinks = servers, store, list(sinks)
+        self._check, self._lease, self._clock = check, lease, clock
+        self._position = ResultsPosition(job=job, stage=stage)
+        self._mark = b""
+        self._next = 0
+        self._points = Held()
+        self._settling = False  # everything up to the end of the topic is to be written
+        self._goal: int | None = None  # where that end is
+        self._settled = threading.Event()
+        self._end = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._consumer: confluent_kafka.Consumer | None = None
+
+    # --- called by the driver
+
+    def open(self) -> None:
+        """Read on where the writer before stopped. Raises UnreachableError."""
+        ledger = Ledger.at(self._servers)
+        try:
+            ledger.ensure_topic(self.topic, config=_TOPIC)
+            begin = ledger.beginning_offsets(self.topic)["0"]
+        finally:
+            ledger.close()
+        found = documents.read(self._store, self._key, ResultsPosition)
+        self._position = found.value if found else self._position
+        self._mark = _mark(self._position.epoch, self._position.run)
+        self._next = max(begin, self._position.offset)
+        self._position = self._position.model_copy(update={"offset": self._next})
+        self._consumer = confluent_kafka.Consumer({**_READER, "bootstrap.servers": self._servers})
+        self._consumer.assign([confluent_kafka.TopicPartition(self.topic, 0, self._next)])
+        self._thread = threading.Thread(target=self._work, name=f"results of {self.stage}", daemon=True)
+        self._thread.start()
+
+    def settle(self) -> None:
+        """Begin to write everything that the ended query has given; ``settled`` says when that is done."""
+        assert self._consumer is not None
+        self.live, self.failure = False, None
+        self._settled.clear()
+        self._settling = True
+
+    @property
+    def settled(self) -> bool:
+        """Whether all results are written, and remembered as written."""
+        return self._settled.is_set()
+
+    def allow(self, epoch: int, run: int) -> None:
+        """From here on, results of this run count and no others. Raises LeaseLostError."""
+        self._save(self._position.model_copy(update={"epoch": epoch, "run": run, "offset": self._next}))
+        self._mark = _mark(epoch, run)
+        self._points = Held()
+
+    def close(self) -> None:
+        """End the thread; what is not written yet is still in the topic."""
+        self._end.set()
+        if self._thread is not None:
+            self._thread.join(30)
+        if self._consumer is not None:
+            self._consumer.close()
+
+    # --- the thread
+
+    def _work(self) -> None:
+        while not self._end.is_set():
+            try:
+                self._turn()
+                return
+            except BaseException as error:
+                log.error("%s: %s", self.stage, error)
+                self.failure = error
+                if isinstance(error, LeaseLostError):
+                    return
+                while self.failure is not None and not self._end.wait(0.1):
+                    pass  # until the stage is started again
+                self._rewind()
+
+    def _rewind(self) -> None:
+        """Read again what was not written."""
+        assert self._consumer is not None
+        self._points, self._next, self._goal = Held(), self._position.offset, None
+        self._consumer.assign([confluent_kafka.TopicPartition(self.topic, 0, self._next)])
+
+    def _turn(self) -> None:
+        assert self._consumer is not None
+        flushed = saved = trimmed = came = time.monotonic()
+        while not self._end.is_set():
+            messages = self._consumer.consume(_TAKEN, FLUSH_S / 2)
+            moment = time.monotonic()
+            if messages:
+                came = moment
+                self._take(messages)
+            behind = len(messages) == _TAKEN and self._points.count < MOST_HELD
+            settling = self._settling and self._next >= self._until()
+            if settling or (not behind and moment - flushed >= FLUSH_S) or moment - flushed > 1.0:
+                clock = self.live and moment - came > QUIET_S
+                self._write(self._points.due(int(self._clock() * 1000) if clock else None, everything=settling))
+                flushed = moment
+            if settling or moment - saved > SAVE_S:
+                self._save(self._position.model_copy(update={"offset": self._points.first_offset(self._next)}))
+                saved = moment
+            if settling:
+                self._settling, self._goal = False, None
+                self._settled.set()
+            if moment - trimmed > TRIM_S:
+                self._trim()
+                trimmed = moment
+
+    def _until(self) -> float:
+        """The end of the topic when settling began; never reached while Kafka does not say where that is."""
+        if self._goal is None and self._consumer is not None:
+            with suppress(confluent_kafka.KafkaException):
+                self._goal = self._consumer.get_watermark_offsets(self._partition, timeout=2.0)[1]
+        return float("inf") if self._goal is None else self._goal
+
+    def _take(self, messages: list[confluent_kafka.Message]) -> None:
+        """Keep the newest value of each point; results of others are left out."""
+        mark, points = self._mark, self._points
+        for message in messages:
+            if message.error() is not None:
+                continue
+            offset, value = message.offset() or 0, message.value()
+            self._next = offset + 1
+            if not value or not value.startswith(mark):
+                continue
+            points.add(message.key() or b"", offset, value)
+
+    def _write(self, values: list[bytes]) -> None:
+        for first in range(0, len(values), ROWS):
+            rows = [_row(value) for value in values[first : first + ROWS]]
+            for sink in self._sinks:
+                self._persist(sink, rows)
+            self.rows += len(rows)
+        if values:
+            self.outputs += 1
+            self.last_output = now()
+
+    def _persist(self, sink: Sink, rows: list[Row]) -> None:
+        """Write until the sink has taken it; a sink that is away is waited for, as the topic keeps what comes."""
+        pause = _PAUSE_S
+        while True:
+            try:
+                self._check()  # before every try: while a server was away, the lease may have moved on
+                sink.write(rows, 0)
+                break
+            except UnreachableError as error:
+                if self._end.is_set():
+                    raise
+                if not self.waiting_for:
+                    log.warning("%s waits: %s", self.stage, error)
+                self.waiting_for = str(error)
+                self._end.wait(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE_S)
+        if self.waiting_for:
+            log.info("%s: results are written after waiting", self.stage)
+            self.waiting_for = ""
+
+    # --- the position
+
+    @property
+    def _key(self) -> str:
+        return keys.results(self._position.job, self.stage)
+
+    @property
+    def _partition(self) -> confluent_kafka.TopicPartition:
+        return confluent_kafka.TopicPartition(self.topic, 0)
+
+    def _save(self, position: ResultsPosition) -> None:
+        """Store the position. Raises LeaseLostError: a later writer has."""
+        if position == self._position:
+            return
+        epoch = self._lease().epoch
+
+        def saved(old: ResultsPosition | None) -> ResultsPosition:
+            if old and old.epoch > epoch:
+                raise LeaseLostError(f"Epoch {epoch} of {position.job} is over; epoch {old.epoch} writes its results.")
+            return position
+
+        try:
+            documents.update(self._store, self._key, ResultsPosition, saved)
+        except UnreachableError as error:
+            if position.run != self._position.run or position.epoch != self._position.epoch:
+                raise
+            log.warning("%s: the position is stored later: %s", self.stage, error)
+            return
+        self._position = position
+
+    def _trim(self) -> None:
+        """Let Kafka delete what was written; what does not work now is done next time."""
+        from confluent_kafka.admin import AdminClient
+
+        admin = AdminClient({"bootstrap.servers": self._servers, "log_level": 0})
+        until = confluent_kafka.TopicPartition(self.topic, 0, self._position.offset)
+        for answer in admin.delete_records([until]).values():
+            with suppress(confluent_kafka.KafkaException):
+                answer.result(10.0)
+
+
+def _row(value: bytes) -> Row:
+    columns: dict[str, Any] = json.loads(value[value.index(b" ") + 1 :])
+    return Row(**columns)

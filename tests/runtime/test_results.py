@@ -1,0 +1,64 @@
+"""What of a real-time stage's results is written when, and where reading goes on after a loss."""
+
+from __future__ import annotations
+
+from streamops_runtime.results import MOST_HELD, Held
+
+SECOND = 1000
+
+
+def held(*points: tuple[int, str, int]) -> Held:
+    """Points as (time, tag, value), in the order in which they came."""
+    found = Held()
+    for offset, (at, tag, value) in enumerate(points):
+        found.add(f"{at}\x01{tag}".encode(), offset, str(value).encode())
+    return found
+
+
+def test_a_window_is_written_once_a_later_one_has_begun() -> None:
+    points = held((SECOND, "a", 1), (SECOND, "a", 2))
+    assert points.due(None) == []
+    points.add(b"2000\x01b", 2, b"3")
+    assert points.due(None) == [b"2"]  # the newest value, once
+    assert points.count == 1
+
+
+def test_what_comes_late_is_written_again() -> None:
+    points = held((SECOND, "a", 1), (2 * SECOND, "a", 5))
+    assert points.due(None) == [b"1"]
+    points.add(b"1000\x01a", 2, b"2")
+    assert points.due(None) == [b"2"]
+
+
+def test_a_quiet_source_has_its_last_window_written_when_the_clock_has_passed_its_end() -> None:
+    points = held((SECOND, "a", 1))
+    assert points.due(SECOND - 1) == []
+    assert points.due(SECOND) == [b"1"]
+
+
+def test_a_point_without_tags_has_its_time_alone_as_key() -> None:
+    points = Held()
+    points.add(b"1000", 0, b"1")
+    assert points.due(SECOND) == [b"1"]
+
+
+def test_everything_is_written_in_the_order_of_time_at_the_end_of_a_query() -> None:
+    points = held((3 * SECOND, "a", 3), (SECOND, "a", 1), (2 * SECOND, "b", 2))
+    assert points.due(None, everything=True) == [b"1", b"2", b"3"]
+    assert points.count == 0
+
+
+def test_reading_goes_on_at_the_first_result_that_is_not_written() -> None:
+    points = held((SECOND, "a", 1), (2 * SECOND, "a", 1), (2 * SECOND, "b", 1), (2 * SECOND, "a", 2))
+    assert points.first_offset(4) == 0
+    assert points.due(None) == [b"1"]
+    assert points.first_offset(4) == 2  # an older value of the same point need not be read again
+    points.due(None, everything=True)
+    assert points.first_offset(4) == 4
+
+
+def test_memory_is_bounded_when_no_window_ends() -> None:
+    points = Held()
+    for number in range(MOST_HELD):
+        points.add(f"1000\x01{number}".encode(), number, b"1")
+    assert len(points.due(None)) == MOST_HELD
