@@ -142,6 +142,9 @@ class Topic:
     def offsets_at(self, topic: str, time_ms: int) -> dict[str, int]:
         return {"0": max(0, int((time_ms / 1000 - self.began) * 40))}
 
+    def delete_topics(self, prefix: str) -> list[str]:
+        return []
+
 
 @dataclass
 class Runs:

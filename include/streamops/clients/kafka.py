@@ -114,6 +114,17 @@ class Ledger:
         ends = self.end_offsets(topic) if min(found.values()) < 0 else {}
         return {part: at if at >= 0 else ends[part] for part, at in found.items()}
 
+    def delete_topics(self, prefix: str) -> list[str]:
+        """Delete the topics whose names begin with ``prefix``, which are returned."""
+
+        def delete(admin: KafkaAdminClient) -> list[str]:
+            found = sorted(topic for topic in admin.list_topics() if topic.startswith(prefix))
+            if found:
+                admin.delete_topics(found, raise_errors=False)
+            return found
+
+        return self._ask(delete)
+
     def read(
         self, topic: str, start: Mapping[str, int], end: Mapping[str, int]
     ) -> Iterator[tuple[int, int, int, bytes | None]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -42,6 +42,9 @@ class LedgerPort(Protocol):
 
     def offsets_at(self, topic: str, time_ms: int) -> Mapping[str, int]:
         """First offset whose record is not older than ``time_ms``, by partition. Raises NotFoundError."""
+
+    def delete_topics(self, prefix: str) -> Sequence[str]:
+        """Delete the topics whose names begin with ``prefix``, which are returned."""
 
 
 class OwnersPort(Protocol):

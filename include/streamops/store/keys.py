@@ -163,7 +163,12 @@ def every_result(job: str) -> str:
 
 def results_topic(job: str, stage: str) -> str:
     """The topic through which a real-time stage's results leave Spark."""
-    return f"streamops.results.{checked('job', job)}.{checked('stage', stage)}"
+    return f"{results_topics(job)}{checked('stage', stage)}"
+
+
+def results_topics(job: str) -> str:
+    """What the names of a job's results topics begin with; no other job's do."""
+    return f"streamops.results.{checked('job', job)}."
 
 
 def second_driver(job: str, launch: str) -> str:

@@ -42,6 +42,8 @@ def remove(context: StepContext) -> Removed:
     Results in the sinks stay: other readers may need them.
     """
     store, removed = context.ports.retention(), {}
+    if topics := context.ports.ledger.delete_topics(keys.results_topics(context.job)):
+        context.say(f"Removed topics of {context.job}: {', '.join(topics)}")
     names = {"snapshots": context.checked.snapshots, "versions": context.checked.versions}
     for kind, prefixes in keys.removable(context.job).items():
         number = 0
