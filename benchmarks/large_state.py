@@ -105,7 +105,7 @@ def _beside(
     origin = Origin(operation="bench", requested_by="bench")
 
     def export() -> None:
-        manifest = snapshots.export(store, deployment, name, f"attempt-{name}", [STAGE], origin, live=False)
+        manifest = snapshots.Export(store, deployment, f"attempt-{name}").run(name, [STAGE], origin, live=False)
         snapshots.commit_manifest(store, manifest)
 
     seconds = _timed(export)

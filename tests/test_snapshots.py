@@ -26,9 +26,8 @@ def taken(rig: Rig) -> tuple[Rig, Manifest]:
 
 
 def export(rig: Rig, name: str, attempt: str, **more: object) -> Manifest:
-    return snapshots.export(
-        rig.store, jobs.deployment(rig.store, JOB, 1), name, attempt, ["a"], ORIGIN, live=False, **more
-    )
+    made = snapshots.Export(rig.store, jobs.deployment(rig.store, JOB, 1), attempt, **more)
+    return made.run(name, ["a"], ORIGIN, live=False)
 
 
 def test_a_snapshot_says_what_it_is(taken: tuple[Rig, Manifest]) -> None:

@@ -10,7 +10,7 @@ import pytest
 from fakes.nodes import PAGE, inventory
 from streamops.cluster import nodes
 from streamops.cluster.capacity import Need, require_capacity
-from streamops.cluster.membership import change, missing, present
+from streamops.cluster.membership import Target, change, missing, present
 from streamops.cluster.supervised_nodes import SupervisedNodes
 from streamops.model.definitions import Resources
 from streamops.model.errors import NotFoundError, RefusedError
@@ -55,23 +55,23 @@ def test_drivers_belong_to_the_worker_that_hosts_them() -> None:
 
 
 def test_scaling_out_takes_spare_nodes_in_the_order_of_the_inventory() -> None:
-    assert change(THREE, TWO, {}, size=3).start == ("node-3",)
-    assert change(inventory(5, 3), TWO, {}, by=2).start == ("node-3", "node-4")
-    assert change(inventory(5, 3), TWO, {}, named=("node-5",)).start == ("node-5",)
+    assert change(THREE, TWO, {}, Target(size=3)).start == ("node-3",)
+    assert change(inventory(5, 3), TWO, {}, Target(by=2)).start == ("node-3", "node-4")
+    assert change(inventory(5, 3), TWO, {}, Target(named=("node-5",))).start == ("node-5",)
 
 
 def test_scaling_in_takes_those_with_the_fewest_drivers_first_and_the_last_among_equals() -> None:
     four = inventory(4, 0)
     everyone = four.names()
     hosted = {"node-1": 1, "node-2": 0, "node-3": 2, "node-4": 1}
-    assert change(four, everyone, hosted, by=-1).stop == ("node-2",)
-    assert change(four, everyone, hosted, size=2).stop == ("node-2", "node-4")
-    assert change(four, everyone, {}, size=3).stop == ("node-4",)
-    assert change(four, everyone, hosted, by=-1, named=("node-3",)).stop == ("node-3",)
+    assert change(four, everyone, hosted, Target(by=-1)).stop == ("node-2",)
+    assert change(four, everyone, hosted, Target(size=2)).stop == ("node-2", "node-4")
+    assert change(four, everyone, {}, Target(size=3)).stop == ("node-4",)
+    assert change(four, everyone, hosted, Target(by=-1, named=("node-3",))).stop == ("node-3",)
 
 
 def test_the_present_size_changes_nothing() -> None:
-    same = change(THREE, TWO, {}, size=2)
+    same = change(THREE, TWO, {}, Target(size=2))
     assert (same.start, same.stop) == ((), ())
 
 
@@ -93,7 +93,7 @@ def test_the_present_size_changes_nothing() -> None:
 )
 def test_a_wrong_size_or_name_is_refused_with_what_there_is(asked: dict[str, object], says: str) -> None:
     with pytest.raises(RefusedError, match=says):
-        change(THREE, TWO, {}, **asked)
+        change(THREE, TWO, {}, Target(**asked))
 
 
 def test_jobs_that_would_not_fit_are_refused_with_the_numbers() -> None:

@@ -57,16 +57,8 @@ class Shelf:
         self.count += 1
         deployment = jobs.deployment(self.store, self.job, self.number)
         names = [stage.name for stage in self.stages]
-        return snapshots.export(
-            self.store,
-            deployment,
-            name,
-            attempt or f"attempt-{self.count}",
-            names,
-            Origin("op", "ada"),
-            live=True,
-            **more,
-        )
+        made = snapshots.Export(self.store, deployment, attempt or f"attempt-{self.count}")
+        return made.run(name, names, Origin("op", "ada"), live=True, **more)
 
     def take(self, name: str) -> Manifest:
         """A snapshot."""

@@ -73,9 +73,8 @@ class Job:
         checkpoints.mark_ready(self.store, keys.epoch_ready(JOB, 1, 1), {}, "nothing")
 
     def take(self, name: str) -> Manifest:
-        manifest = snapshots.export(
-            self.store, self.deployment, name, f"attempt-{name}", STAGES, Origin("op", "ada"), live=True
-        )
+        made = snapshots.Export(self.store, self.deployment, f"attempt-{name}")
+        manifest = made.run(name, STAGES, Origin("op", "ada"), live=True)
         snapshots.commit_manifest(self.store, manifest)
         return manifest
 

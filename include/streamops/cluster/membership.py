@@ -49,27 +49,47 @@ class Change:
     stop: tuple[str, ...] = ()
 
 
-def change(
-    inventory: Inventory,
-    wanted: Sequence[str],
-    drivers: Mapping[str, int],
-    size: int | None = None,
-    by: int | None = None,
-    named: Sequence[str] = (),
-) -> Change:
+@dataclass(frozen=True)
+class Target:
+    """What to scale to: one of these, or ``named`` together with a size that goes with it.
+
+    Args:
+        size: the number of members to reach.
+        by: or how many more, or fewer.
+        named: these nodes join, when they are spare, or leave, when they are members.
+    """
+
+    size: int | None = None
+    by: int | None = None
+    named: Sequence[str] = ()
+
+
+def change(inventory: Inventory, wanted: Sequence[str], drivers: Mapping[str, int], target: Target) -> Change:
     """Which nodes join or leave.
 
     Args:
         wanted: the nodes that should be members now.
         drivers: how many drivers each node hosts; those with the fewest leave first, the last of the inventory
             first among equals.
-        size: the number of members to reach.
-        by: or how many more, or fewer.
-        named: these nodes join, when they are spare, or leave, when they are members.
 
     Raises:
         RefusedError: an unknown node, a size of 0 or above the inventory, or names that do not go with the size.
     """
+    joining, leaving = _named(inventory, wanted, target.named)
+    size = _size(inventory, len(wanted), target, len(joining) - len(leaving))
+    more = size - len(wanted)
+    if target.named:
+        _require_match(size, more, joining, leaving)
+    if more >= 0:
+        spare = joining or [name for name in inventory.names() if name not in wanted]
+        return Change(size, start=tuple(spare[:more]))
+    order = {name: at for at, name in enumerate(inventory.names())}
+    first = sorted(wanted, key=lambda name: (drivers.get(name, 0), -order.get(name, len(order))))
+    return Change(size, stop=tuple(leaving or first[:-more]))
+
+
+def _named(inventory: Inventory, wanted: Sequence[str], named: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Which of the named nodes would join, and which would leave: not both."""
     for name in named:
         inventory.node(name)
     if len(set(named)) != len(named):
@@ -80,10 +100,15 @@ def change(
         raise RefusedError(
             f"{', '.join(leaving)} would leave and {', '.join(joining)} would join; scale in two operations."
         )
-    if size is None and by is None and not named:
+    return joining, leaving
+
+
+def _size(inventory: Inventory, members: int, target: Target, by_name: int) -> int:
+    """The size to reach, if a cluster of this inventory can have it."""
+    if target.size is None and target.by is None and not target.named:
         raise RefusedError("Say what to scale to: a size, +n or -n, or names of nodes.")
-    if size is None:
-        size = len(wanted) + (by if by is not None else len(joining) - len(leaving))
+    by = by_name if target.by is None else target.by
+    size = members + by if target.size is None else target.size
     if size < 1:
         raise RefusedError(
             f"A cluster of {size} nodes runs nothing; to stop it, use shutdown_cluster ('streamops cluster shutdown')."
@@ -93,17 +118,16 @@ def change(
             f"{size} members are asked for, but the inventory has {len(inventory.nodes)} nodes "
             f"({', '.join(inventory.names())}); add nodes to it first."
         )
-    more = size - len(wanted)
-    if named and len(named) != abs(more):
+    return size
+
+
+def _require_match(size: int, more: int, joining: list[str], leaving: list[str]) -> None:
+    """Refuse names that do not lead to the size."""
+    named = joining or leaving
+    if len(named) != abs(more):
         raise RefusedError(f"{len(named)} nodes are named, but {abs(more)} would have to change for a size of {size}.")
-    if named and (more > 0) != bool(joining):
+    if (more > 0) != bool(joining):
         raise RefusedError(
             f"For a size of {size} nodes {'join' if more > 0 else 'leave'}, "
             f"but {', '.join(named)} {'are spare' if joining else 'are members'}."
         )
-    if more >= 0:
-        spare = joining or [name for name in inventory.names() if name not in wanted]
-        return Change(size, start=tuple(spare[:more]))
-    order = {name: at for at, name in enumerate(inventory.names())}
-    first = sorted(wanted, key=lambda name: (drivers.get(name, 0), -order.get(name, len(order))))
-    return Change(size, stop=tuple(leaving or first[:-more]))

@@ -70,11 +70,6 @@ def receipt(operation: Operation, state: str, ran: Mapping[str, Deployment] | No
         ran: the deployments ``before`` and ``after``, as far as there are any.
     """
     moment = now()
-    steps = operation.steps
-    gap = None
-    if operation.done("healthy") and operation.done("await_stop"):  # stopped only to run again
-        healthy = steps["healthy"].finished
-        gap = (healthy - steps["request_stop"].started).total_seconds() if healthy else None
     check = operation.reported("check", Checked)
     name = operation.reported("commit_manifest", Kept).snapshot or check.snapshot
     dismissed = Dismissed.model_validate(operation.undo["dismiss"].facts if "dismiss" in operation.undo else {})
@@ -99,12 +94,20 @@ def receipt(operation: Operation, state: str, ran: Mapping[str, Deployment] | No
         verdicts=check.verdicts,
         cost=price.model_dump(mode="json") if price else {},
         recount=operation.facts("recount"),
-        steps={name: record.seconds for name, record in steps.items()},
+        steps={name: record.seconds for name, record in operation.steps.items()},
         undo={name: record.seconds for name, record in operation.undo.items()},
-        facts={name: record.facts for name, record in steps.items()}
+        facts={name: record.facts for name, record in operation.steps.items()}
         | {f"undo:{name}": record.facts for name, record in operation.undo.items()},
-        gap_seconds=gap,
+        gap_seconds=_gap(operation),
     )
+
+
+def _gap(operation: Operation) -> float | None:
+    """From the request to stop until the new driver was healthy; None unless the job was stopped to run again."""
+    if not (operation.done("healthy") and operation.done("await_stop")):
+        return None
+    healthy = operation.steps["healthy"].finished
+    return (healthy - operation.steps["request_stop"].started).total_seconds() if healthy else None
 
 
 def _ran(found: Deployment) -> Ran:
@@ -142,14 +145,27 @@ def lines(found: Receipt) -> Iterator[str]:
     if found.reason:
         yield f"  reason: {found.reason}"
     for which, ran in found.ran.items():
-        origin = f", from snapshot {ran.from_snapshot}" if ran.from_snapshot else ""
-        yield (
-            f"  {which}: {ran.version}, deployment {ran.deployment}{origin}, "
-            f"artifact {ran.artifact_sha256[:12]}, runtime {ran.runtime_sha256[:12]}"
-            + (f", library {ran.library.split()[0]}" if ran.library else "")
-        )
+        yield f"  {which}: {_ran_what(ran)}"
     if found.snapshot:
         yield f"  snapshot: {found.snapshot}"
+    yield from _state_lines(found)
+    yield from _time_lines(found)
+    if found.recount:
+        clean = "clean" if found.recount.get("clean") else "not clean"
+        yield f"  recount: {found.recount.get('reason') or clean}"
+
+
+def _ran_what(ran: Ran) -> str:
+    origin = f", from snapshot {ran.from_snapshot}" if ran.from_snapshot else ""
+    library = f", library {ran.library.split()[0]}" if ran.library else ""
+    return (
+        f"{ran.version}, deployment {ran.deployment}{origin}, "
+        f"artifact {ran.artifact_sha256[:12]}, runtime {ran.runtime_sha256[:12]}{library}"
+    )
+
+
+def _state_lines(found: Receipt) -> Iterator[str]:
+    """What became of each stage's state."""
     for stage, moved in found.offsets.items():
         yield f"  {stage}: stopped at {_short(moved.before)}, healthy at {_short(moved.after)}"
     for stage, verdict in found.verdicts.items():
@@ -158,15 +174,15 @@ def lines(found: Receipt) -> Iterator[str]:
     if found.cost.get("again"):
         again = ", ".join(f"{stage} {events:,}" for stage, events in found.cost["again"].items())
         yield f"  cost: events processed again: {again}"
+
+
+def _time_lines(found: Receipt) -> Iterator[str]:
     for title, durations in (("steps", found.steps), ("undone", found.undo)):
         if durations:
             took = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in durations.items() if seconds is not None)
             yield f"  {title}: {took}"
     if found.gap_seconds is not None:
         yield f"  gap: at most {found.gap_seconds:.1f} s from the stop request until every stage was working again"
-    if found.recount:
-        clean = "clean" if found.recount.get("clean") else "not clean"
-        yield f"  recount: {found.recount.get('reason') or clean}"
 
 
 def _short(offsets: Offsets) -> str:

@@ -320,28 +320,21 @@ def await_stop(context: StepContext) -> Stopped:
 
 
 def export(
-    context: StepContext, step: str, *, live: bool, also_to: str | None = None, also_stages: tuple[str, ...] = ()
+    context: StepContext, step: str, *, live: bool, twin: snapshots.Twin | None = None
 ) -> tuple[Exported, Manifest]:
-    """Copy the last committed batch of every stage; what comes of it is a draft until its manifest is written."""
+    """Copy the last committed batch of every stage; the result is a draft until its manifest is written."""
     store, number = context.ports.store, context.before.deployment
     deployment = jobs.deployment(store, context.job, number)
     version = context.version(deployment.version)
     attempt = f"{context.operation.id}-{context.operation.steps[step].tries}"
     began = time.monotonic()
     act = partial(
-        snapshots.export,
-        store,
-        deployment,
+        snapshots.Export(store, deployment, attempt, twin, context.ports.free_bytes(), context.say).run,
         context.operation.snapshot,
-        attempt,
         version.definition.stages,
         context.origin(),
         live=live,
-        free_bytes=context.ports.free_bytes(),
-        also_to=also_to,
-        also_stages=also_stages,
         fingerprints=verdicts.stored(version, deployment.params),
-        say=context.say,
     )
     manifest = priority.in_background(act) if live else act()
     store.put(keys.snapshot_draft(context.job, attempt), manifest.model_dump_json().encode())

@@ -10,14 +10,15 @@ from streamops.snapshots.integrity import verify
 from streamops.snapshots.leftovers import remove_leftovers
 from streamops.snapshots.removal import remove, removed, sweep, undelete
 from streamops.snapshots.restoring import require_usable, restore
-from streamops.snapshots.taking import Origin, export, require_space
+from streamops.snapshots.taking import Export, Origin, Twin, require_space
 
 __all__ = [
     "Entry",
+    "Export",
     "Origin",
+    "Twin",
     "commit_manifest",
     "entries",
-    "export",
     "find",
     "list",
     "load",

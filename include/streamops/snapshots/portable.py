@@ -12,12 +12,13 @@ import io
 import os
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 from pydantic import ValidationError
 
@@ -47,6 +48,15 @@ class Imported:
     published: bool
 
 
+class _Wanted(NamedTuple):
+    """An object to export: the name of its member, and which version of what, with its hash."""
+
+    member: str
+    key: str
+    version_id: str | None
+    sha256: str
+
+
 def export(
     store: ObjectStore, job: str, name: str, target: Path, progress: Progress = lambda done, all: None
 ) -> Manifest:
@@ -59,28 +69,21 @@ def export(
     manifest = catalogue.load(store, job, name)
     body = store.get(keys.manifest(job, name)).body
     version = artifacts.load_manifest(store, job, manifest.version)
-    extra = _archives(manifest)
-    total = manifest.size + sum(store.head(key).size for _, key, _ in extra)
-    partial = target.with_name(f".{target.name}.partial")
+    extra = [_Wanted(member, key, None, sha256) for member, key, sha256 in _archives(manifest)]
+    objects = [_Wanted(_member(item), item.key, item.version_id, item.sha256) for item in manifest.objects]
+    total = manifest.size + sum(store.head(wanted.key).size for wanted in extra)
+    unfinished = target.with_name(f".{target.name}.partial")
     done = 0
-    with partial.open("wb") as raw, tarfile.open(fileobj=raw, mode="w", format=tarfile.PAX_FORMAT) as archive:
-        _add(archive, _MANIFEST, io.BytesIO(body), len(body))
-        described = version.model_dump_json(by_alias=True).encode()
-        _add(archive, _VERSION, io.BytesIO(described), len(described))
-        for member, key, digest in extra:
-            content, size = _fetched(store, key, None, digest)
+    with unfinished.open("wb") as raw, tarfile.open(fileobj=raw, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        _add(archive, _MANIFEST, io.BytesIO(body))
+        _add(archive, _VERSION, io.BytesIO(version.model_dump_json(by_alias=True).encode()))
+        for wanted, content in _ahead(store, extra + objects):
             with content:
-                _add(archive, member, content, size)
-            done += size
-            progress(done, total)
-        for item, (content, size) in _ahead(store, manifest.objects):
-            with content:
-                _add(archive, _member(item), content, size)
-            done += size
+                done += _add(archive, wanted.member, content)
             progress(done, total)
         raw.flush()
         os.fsync(raw.fileno())
-    os.replace(partial, target)
+    os.replace(unfinished, target)
     return manifest
 
 
@@ -103,16 +106,46 @@ def load(
         raise NotFoundError(f"There is no file {source}.")
     try:
         with tarfile.open(source, mode="r:") as archive:
-            return _load(store, archive, source, trust, progress)
+            return _load(store, _Archive(archive, source), trust, progress)
     except tarfile.TarError as error:
         raise SnapshotRefusedError(
             f"{source} is not a whole archive of a snapshot ({error}); export it again."
         ) from None
 
 
-def _load(store: ObjectStore, archive: tarfile.TarFile, source: Path, trust: bool, progress: Progress) -> Imported:
-    members = iter(archive)
-    body = _small(archive, members, _MANIFEST, source)
+class _Archive:
+    """The members of an archive, read once and in order."""
+
+    def __init__(self, archive: tarfile.TarFile, path: Path) -> None:
+        self.archive, self.path = archive, path
+        self.members = iter(archive)
+
+    def small(self, name: str) -> bytes:
+        """The content of the next member, which must be this one."""
+        member = next(self.members, None)
+        if member is None or member.name != name or not member.isfile() or member.size > 256 << 20:
+            raise SnapshotRefusedError(
+                f"{self.path} is not an archive of a snapshot: {name} is not where it should be."
+            )
+        content = self.archive.extractfile(member)
+        assert content is not None
+        with content:
+            return content.read()
+
+    @contextmanager
+    def compared(self, member: tarfile.TarInfo, sha256: str, what: str) -> Iterator[IO[bytes]]:
+        """A member's content in a temporary place, compared with its hash. Raises SnapshotRefusedError."""
+        content = self.archive.extractfile(member)
+        assert content is not None
+        with content, tempfile.SpooledTemporaryFile(max_size=_SPOOL) as spool:
+            if _spooled(iter(partial(content.read, 1 << 20), b""), spool) != sha256:
+                raise SnapshotRefusedError(f"{what} in {self.path} was altered; export it again.")
+            yield spool
+
+
+def _load(store: ObjectStore, archive: _Archive, trust: bool, progress: Progress) -> Imported:
+    source = archive.path
+    body = archive.small(_MANIFEST)
     origin = _trusted(store, body, source, trust)
     job, name = origin.job, origin.name
     attempt = f"import-{hashlib.sha256(body).hexdigest()[:16]}"
@@ -123,35 +156,44 @@ def _load(store: ObjectStore, archive: tarfile.TarFile, source: Path, trust: boo
     if found is not None and found.attempt == attempt:
         return Imported(found, 0, len(found.objects), published=False)
     catalogue.require_free_name(store, job, name)
-    version = _version(_small(archive, members, _VERSION, source), origin, source)
-    published = _publish(store, version, origin, archive, members, source)
+    version = _version(archive.small(_VERSION), origin, source)
+    published = _publish(store, version, origin, archive)
+    objects, skipped = _bring(store, archive, origin, attempt, progress)
+    manifest = origin.model_copy(update={"attempt": attempt, "objects": objects}).signed(store.keyring)
+    integrity.verify(store, manifest)
+    catalogue.commit_manifest(store, manifest)
+    return Imported(manifest, len(objects) - skipped, skipped, published)
+
+
+def _bring(
+    store: ObjectStore, archive: _Archive, origin: Manifest, attempt: str, progress: Progress
+) -> tuple[tuple[ManifestObject, ...], int]:
+    """Write the objects that are not there yet; all of them in the manifest's order, and how many were there."""
+    job, source = origin.job, archive.path
     moved = {
         _member(item): item.model_copy(
             update={"key": f"{keys.snapshot_data(job, attempt, item.stage)}{item.path}", "source_etag": ""}
         )
         for item in origin.objects
     }
-    there, skipped, done = [], 0, 0
-    for member in members:
+    there: dict[str, ManifestObject] = {}
+    skipped = done = 0
+    for member in archive.members:
         item = moved.pop(member.name, None)
         if item is None or not member.isfile() or member.size != item.size:
             raise SnapshotRefusedError(f"{source} holds {member.name!r}, which its manifest does not; export it again.")
         version_id = _present(store, item)
         if version_id is None:
-            version_id = store_member(store, archive, member, item, source)
+            with archive.compared(member, item.sha256, f"{item.stage}/{item.path}") as content:
+                version_id = store.put_file(item.key, content, item.sha256)
         else:
             skipped += 1
-        there.append(item.model_copy(update={"version_id": version_id}))
+        there[member.name] = item.model_copy(update={"version_id": version_id})
         done += item.size
         progress(done, origin.size)
     if moved:
         raise SnapshotRefusedError(f"{source} lacks {next(iter(moved))} and {len(moved) - 1} more; export it again.")
-    order = {(item.stage, item.path): number for number, item in enumerate(origin.objects)}
-    there.sort(key=lambda item: order[item.stage, item.path])
-    manifest = origin.model_copy(update={"attempt": attempt, "objects": tuple(there)}).signed(store.keyring)
-    integrity.verify(store, manifest)
-    catalogue.commit_manifest(store, manifest)
-    return Imported(manifest, len(there) - skipped, skipped, published)
+    return tuple(there[_member(item)] for item in origin.objects), skipped
 
 
 def _trusted(store: ObjectStore, body: bytes, source: Path, trust: bool) -> Manifest:
@@ -166,19 +208,6 @@ def _trusted(store: ObjectStore, body: bytes, source: Path, trust: bool) -> Mani
     if store.keyring.refutes(fields):  # then no operator's word helps
         raise SnapshotRefusedError(f"The manifest in {source.name} has a wrong signature: it was altered.")
     return validate(fields, f"in {source.name}")
-
-
-def store_member(
-    store: ObjectStore, archive: tarfile.TarFile, member: tarfile.TarInfo, item: ManifestObject, source: Path
-) -> str | None:
-    """Write one object of an archive; the server refuses it when its bytes are not those of the manifest."""
-    content = archive.extractfile(member)
-    assert content is not None
-    with content, tempfile.SpooledTemporaryFile(max_size=_SPOOL) as spool:
-        if _copy(content, spool) != item.sha256:
-            raise SnapshotRefusedError(f"{item.stage}/{item.path} in {source} was altered; export it again.")
-        spool.seek(0)
-        return store.put_file(item.key, spool, item.sha256)  # type: ignore[arg-type]
 
 
 def _present(store: ObjectStore, item: ManifestObject) -> str | None:
@@ -201,17 +230,12 @@ def _version(body: bytes, manifest: Manifest, source: Path) -> ArtifactManifest:
     return version
 
 
-def _publish(
-    store: ObjectStore,
-    version: ArtifactManifest,
-    manifest: Manifest,
-    archive: tarfile.TarFile,
-    members: Iterator[tarfile.TarInfo],
-    source: Path,
-) -> bool:
+def _publish(store: ObjectStore, version: ArtifactManifest, manifest: Manifest, archive: _Archive) -> bool:
     """Publish the version of the archive here, unless it is; True if it was done now."""
     if version.job.startswith(SCRATCH):
-        raise SnapshotRefusedError(f"{source} is of {version.job}; such names belong to restore tests, not to jobs.")
+        raise SnapshotRefusedError(
+            f"{archive.path} is of {version.job}; such names belong to restore tests, not to jobs."
+        )
     key = keys.artifact_manifest(version.job, version.version)
     found = documents.read(store, key, ArtifactManifest)
     if found and found.value.artifact_sha256 != version.artifact_sha256:
@@ -221,18 +245,13 @@ def _publish(
         )
     if manifest.shared_library:
         libraries.require_same(store, manifest.shared_library)
-    for name, target, digest in _archives(manifest):
-        member = next(members, None)
+    for name, target, sha256 in _archives(manifest):
+        member = next(archive.members, None)
         if member is None or member.name != name or not member.isfile():
-            raise SnapshotRefusedError(f"{source} lacks {name}; export it again.")
-        content = archive.extractfile(member)
-        assert content is not None
-        with content, tempfile.SpooledTemporaryFile(max_size=_SPOOL) as spool:
-            if _copy(content, spool) != digest:
-                raise SnapshotRefusedError(f"{name} in {source} was altered; export it again.")
+            raise SnapshotRefusedError(f"{archive.path} lacks {name}; export it again.")
+        with archive.compared(member, sha256, name) as content:
             if not found or name == _LIBRARY:
-                spool.seek(0)
-                store.put_file(target, spool, digest)  # type: ignore[arg-type]
+                store.put_file(target, content, sha256)
     if manifest.shared_library:
         libraries.accept(store, manifest.shared_library)
     if found:
@@ -255,59 +274,46 @@ def _archives(manifest: Manifest) -> list[tuple[str, str, str]]:
     return found
 
 
-def _small(archive: tarfile.TarFile, members: Iterator[tarfile.TarInfo], name: str, source: Path) -> bytes:
-    member = next(members, None)
-    if member is None or member.name != name or not member.isfile() or member.size > 256 << 20:
-        raise SnapshotRefusedError(f"{source} is not an archive of a snapshot: {name} is not where it should be.")
-    content = archive.extractfile(member)
-    assert content is not None
-    with content:
-        return content.read()
-
-
 def _member(item: ManifestObject) -> str:
     return f"objects/{item.stage}/{item.path}"
 
 
-def _add(archive: tarfile.TarFile, name: str, content: IO[bytes], size: int) -> None:
+def _add(archive: tarfile.TarFile, name: str, content: IO[bytes]) -> int:
+    """Append a member; its size in bytes."""
     info = tarfile.TarInfo(name)
-    info.size, info.mode = size, 0o600
+    info.size, info.mode = content.seek(0, os.SEEK_END), 0o600
+    content.seek(0)
     archive.addfile(info, content)
+    return info.size
 
 
-def _copy(source: IO[bytes], target: IO[bytes]) -> str:
+def _spooled(chunks: Iterable[bytes], spool: IO[bytes]) -> str:
+    """Write chunks, and go back to the beginning; their hash."""
     digest = hashlib.sha256()
-    while chunk := source.read(1 << 20):
+    for chunk in chunks:
         digest.update(chunk)
-        target.write(chunk)
+        spool.write(chunk)
+    spool.seek(0)
     return digest.hexdigest()
 
 
-def _fetched(store: ObjectStore, key: str, version_id: str | None, sha256: str) -> tuple[IO[bytes], int]:
-    """One object in a temporary place, compared with its hash: the open file, which the caller closes, and its size."""
+def _fetched(store: ObjectStore, wanted: _Wanted) -> IO[bytes]:
+    """One object in a temporary place, compared with its hash: an open file, which the caller closes."""
     with ExitStack() as unless_whole:
         spool: IO[bytes] = unless_whole.enter_context(tempfile.SpooledTemporaryFile(max_size=_SPOOL))
-        digest = hashlib.sha256()
         try:
-            for chunk in store.chunks(key, version_id):
-                digest.update(chunk)
-                spool.write(chunk)
+            digest = _spooled(store.chunks(wanted.key, wanted.version_id), spool)
         except NotFoundError:
-            raise SnapshotRefusedError(f"{key} is missing; the snapshot cannot be exported.") from None
-        if digest.hexdigest() != sha256:
-            raise SnapshotRefusedError(f"{key} was altered; the snapshot cannot be exported.")
-        size = spool.tell()
-        spool.seek(0)
+            raise SnapshotRefusedError(f"{wanted.key} is missing; the snapshot cannot be exported.") from None
+        if digest != wanted.sha256:
+            raise SnapshotRefusedError(f"{wanted.key} was altered; the snapshot cannot be exported.")
         unless_whole.pop_all()
-        return spool, size
+        return spool
 
 
-def _ahead(
-    store: ObjectStore, items: tuple[ManifestObject, ...]
-) -> Iterator[tuple[ManifestObject, tuple[IO[bytes], int]]]:
+def _ahead(store: ObjectStore, wanted: Sequence[_Wanted]) -> Iterator[tuple[_Wanted, IO[bytes]]]:
     """Objects in order, a few of them fetched in advance."""
     with ThreadPoolExecutor(_AHEAD) as pool:
-        for start in range(0, len(items), _AHEAD):
-            batch = items[start : start + _AHEAD]
-            fetched = pool.map(lambda item: _fetched(store, item.key, item.version_id, item.sha256), batch)
-            yield from zip(batch, fetched, strict=True)
+        for start in range(0, len(wanted), _AHEAD):
+            batch = wanted[start : start + _AHEAD]
+            yield from zip(batch, pool.map(partial(_fetched, store), batch), strict=True)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import chain
 
 from pydantic import ValidationError
 
@@ -141,34 +142,52 @@ def sweep(store: ObjectStore, job: str, moment: datetime | None = None, *, apply
         apply: False only counts.
     """
     before = (moment or now()) - KEPT
-    entries, gone = catalogue.entries(store, job), removed(store, job)
-    if bad := next((entry for entry in entries if entry.manifest is None), None):
-        return Swept(stopped_by=f"{job}/{bad.name} cannot be read, and what it needs is unknown: {bad.refused}")
-    expired = [item for item in gone if item.when <= before]
-    kept = [item for item in gone if item.when > before]
-    if lost := next((item for item in kept if item.manifest is None), None):
-        return Swept(stopped_by=f"what was kept of the removed {job}/{lost.name} cannot be read")
-    manifests = [entry.manifest for entry in entries if entry.manifest]
-    manifests += [item.manifest for item in kept if item.manifest]
-    manifests += _drafts(store, job, before)
-    needed = {item.key for manifest in manifests for item in manifest.objects}
+    gone = removed(store, job)
+    try:
+        needed = _needed(store, job, [item for item in gone if item.when > before], before)
+    except SnapshotRefusedError as error:
+        return Swept(stopped_by=str(error))
+    old = _unneeded(store, job, needed, before)
+    names = tuple(item.name for item in gone if item.when <= before)
+    if apply:
+        store.delete_versions(old)
+        for name in names:  # the note of the removal last, so that a sweep that died is done again
+            for key in (keys.snapshot_check, keys.snapshot_pin, keys.manifest, keys.removed_snapshot):
+                store.delete_versions(store.versions(key(job, name)))
+    return Swept(names, len(old), sum(version.size for version in old))
+
+
+def _needed(store: ObjectStore, job: str, kept: list[Removed], before: datetime) -> set[str]:
+    """Keys of all objects that some snapshot, removed snapshot or unfinished export needs.
+
+    Raises:
+        SnapshotRefusedError: what one of them needs cannot be known.
+    """
+    manifests = _drafts(store, job, before)
+    for entry in catalogue.entries(store, job):
+        if entry.manifest is None:
+            raise SnapshotRefusedError(
+                f"{job}/{entry.name} cannot be read, and what it needs is unknown: {entry.refused}"
+            )
+        manifests.append(entry.manifest)
+    for item in kept:
+        if item.manifest is None:
+            raise SnapshotRefusedError(f"what was kept of the removed {job}/{item.name} cannot be read")
+        manifests.append(item.manifest)
+    return {item.key for manifest in manifests for item in manifest.objects}
+
+
+def _unneeded(store: ObjectStore, job: str, needed: set[str], before: datetime) -> list[Version]:
+    """All versions of the objects that nothing needs and no one has written since."""
     by_key: dict[str, list[Version]] = defaultdict(list)
     for version in store.versions(keys.snapshots_data(job)):
         by_key[version.key].append(version)
-    old = [
-        version
+    old = (
+        versions
         for key, versions in by_key.items()
-        if key not in needed and max(item.modified for item in versions) <= before
-        for version in versions
-    ]
-    names = tuple(item.name for item in expired)
-    if apply:
-        store.delete_versions(old)
-        for name in names:  # last, so that a sweep that died is done again
-            for key in (keys.snapshot_check(job, name), keys.snapshot_pin(job, name), keys.manifest(job, name)):
-                store.delete_versions(store.versions(key))
-            store.delete_versions(store.versions(keys.removed_snapshot(job, name)))
-    return replace(Swept(names), versions=len(old), size=sum(version.size for version in old))
+        if key not in needed and max(version.modified for version in versions) <= before
+    )
+    return list(chain.from_iterable(old))
 
 
 def _drafts(store: ObjectStore, job: str, before: datetime) -> list[Manifest]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -51,17 +51,7 @@ def decide(candidates: Iterable[Candidate], keep: Keep, now: datetime) -> list[V
     """
     ordered = sorted(candidates, key=lambda item: (item.created, item.name), reverse=True)
     good = [item for item in ordered if not item.damaged and not item.refused and item.created <= now]
-    reasons: dict[str, list[str]] = {item.name: [] for item in ordered}
-    for item in ordered:
-        if item.pinned:
-            reasons[item.name].append(f"pinned ({item.pinned})")
-        reasons[item.name] += [f"in use by {who}" for who in item.used_by]
-        if item.refused:
-            reasons[item.name].append(f"cannot be judged ({item.refused})")
-        if item.created > now:
-            reasons[item.name].append("dated in the future, so it stands for nothing")
-        if item.damaged and not good:
-            reasons[item.name].append(f"it does not verify ({item.damaged}), but there is no good one")
+    reasons = {item.name: list(_own_reasons(item, now, any_good=bool(good))) for item in ordered}
     if good:
         reasons[good[0].name].append("the last good one")
     for item in good[: keep.last]:
@@ -81,6 +71,19 @@ def decide(candidates: Iterable[Candidate], keep: Keep, now: datetime) -> list[V
         else Verdict(item.name, item.created, False, (_against(item, keep, stand_in),))
         for item in ordered
     ]
+
+
+def _own_reasons(item: Candidate, now: datetime, *, any_good: bool) -> Iterator[str]:
+    """Why a snapshot is kept, whatever the rule says."""
+    if item.pinned:
+        yield f"pinned ({item.pinned})"
+    yield from (f"in use by {who}" for who in item.used_by)
+    if item.refused:
+        yield f"cannot be judged ({item.refused})"
+    if item.created > now:
+        yield "dated in the future, so it stands for nothing"
+    if item.damaged and not any_good:
+        yield f"it does not verify ({item.damaged}), but there is no good one"
 
 
 def _against(item: Candidate, keep: Keep, stand_in: dict[tuple[str, str], str]) -> str:

@@ -29,7 +29,6 @@ from streamops.store.object_store import ObjectInfo, ObjectStore
 
 Say = Callable[[str], None]
 _LOOK_BACK = 3  # snapshots; what the newest does not hold is not in use any more, unless that one is damaged
-_ATTEMPTS = 5  # of copying a checkpoint that a running query changes meanwhile
 
 
 @dataclass(frozen=True)
@@ -81,128 +80,142 @@ def require_space(needed: int, free: int | None) -> None:
         )
 
 
-def export(
-    store: ObjectStore,
-    deployment: Deployment,
-    name: str,
-    attempt: str,
-    stages: Iterable[str],
-    origin: Origin,
-    *,
-    live: bool,
-    free_bytes: int | None = None,
-    also_to: str | None = None,
-    also_stages: Iterable[str] = (),
-    fingerprints: Mapping[str, Any] | None = None,
-    say: Say = lambda line: None,
-) -> Manifest:
-    """Copy the last committed batch of every stage; the snapshot does not exist until ``commit_manifest``.
+@dataclass(frozen=True)
+class Twin:
+    """A second place that gets some of the stages at the same time: an epoch prefix, without its ready mark."""
+
+    epoch: str
+    stages: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Export:
+    """One attempt at a snapshot of a deployment: copies that are no snapshot until ``commit_manifest``.
 
     Args:
         attempt: names the prefix of the data; another try that repeats it copies over its own objects.
-        stages: all stages of the deployment's version; one without a commit is in the manifest without objects.
-        also_to: an epoch prefix that gets the objects of ``also_stages`` at the same time, without its ready mark.
-        fingerprints: of the stages as deployed; one that is not known is left out.
-
-    Raises:
-        SnapshotRefusedError: too little space.
-        CheckpointError: no driver of the deployment ever began, or a file is missing.
+        free_bytes: free where the object store keeps its data; None when no one knows.
     """
-    epoch = checkpoints.current_epoch(store, deployment.job, deployment.number)
-    if epoch is None:
-        raise CheckpointError(
-            f"Deployment {deployment.number} of {deployment.job} has no checkpoint yet; "
-            "wait until its driver is healthy."
-        )
-    names, also = list(stages), set(also_stages)
-    place = {stage: keys.stage(deployment.job, deployment.number, epoch, stage) for stage in names}
-    with ThreadPoolExecutor(len(names) + 1) as pool:
-        reading = pool.submit(Held, store, deployment.job, deployment.number)
-        tails = dict(zip(names, pool.map(lambda stage: checkpoints.find_tail(store, place[stage]), names), strict=True))
-        held = reading.result()
-        require_space(sum(tail.size for tail in tails.values() if tail) * (2 if also_to else 1), free_bytes)
 
-        def copy(stage: str) -> tuple[ManifestStage, list[ManifestObject]]:
-            target = keys.snapshot_data(deployment.job, attempt, stage)
-            twin = also_to if stage in also else None
-            return _copy_stage(store, deployment, stage, tails[stage], held, target, twin, say)
+    store: ObjectStore
+    deployment: Deployment
+    attempt: str
+    twin: Twin | None = None
+    free_bytes: int | None = None
+    say: Say = lambda line: None
 
-        done = dict(zip(names, pool.map(copy, names), strict=True))
-    return Manifest(
-        job=deployment.job,
-        name=checked("snapshot", name),
-        attempt=attempt,
-        created=now(),
-        live=live,
-        operation=origin.operation,
-        requested_by=origin.requested_by,
-        dag_run=origin.dag_run,
-        version=deployment.version,
-        artifact_sha256=deployment.artifact_sha256,
-        runtime_sha256=deployment.runtime_sha256,
-        shared_library=deployment.library,
-        deployment=deployment.number,
-        epoch=epoch,
-        spark_version=_spark_version(),
-        stages={stage: described for stage, (described, _) in done.items()},
-        fingerprints=dict(fingerprints or {}),
-        objects=tuple(item for _, items in done.values() for item in items),
-    ).signed(store.keyring)
+    def run(
+        self,
+        name: str,
+        stages: Iterable[str],
+        origin: Origin,
+        *,
+        live: bool,
+        fingerprints: Mapping[str, Any] | None = None,
+    ) -> Manifest:
+        """Copy the last committed batch of every stage.
 
+        Args:
+            stages: all stages of the deployment's version; one without a commit is in the manifest without objects.
+            fingerprints: of the stages as deployed; one that is not known is left out.
 
-def _copy_stage(
-    store: ObjectStore,
-    deployment: Deployment,
-    stage: str,
-    tail: Tail | None,
-    held: Held,
-    target: str,
-    also_to: str | None,
-    say: Say,
-) -> tuple[ManifestStage, list[ManifestObject]]:
-    start = deployment.stages.get(stage, StageStart(since_deployment=deployment.number))
-    if tail is None:
-        say(f"{stage}: no committed batch; it will start empty")
-        return ManifestStage(start=start), []
-    began = now()
-    with ThreadPoolExecutor(2) as pool:
-        twin = pool.submit(checkpoints.copy_tail, store, tail, f"{also_to}{stage}/") if also_to else None
-        tail, items, copied = _copy_new(store, stage, tail, held, target, may_move=also_to is None)
-        if twin and [item.copied.sha256 for item in twin.result()] != [item.sha256 for item in items]:
-            raise StreamOpsError(
-                f"Two copies of {tail.prefix} differ; the object store is not to be trusted, check it."
+        Raises:
+            SnapshotRefusedError: too little space.
+            CheckpointError: no driver of the deployment ever began, or a file is missing.
+        """
+        deployment = self.deployment
+        epoch = checkpoints.current_epoch(self.store, deployment.job, deployment.number)
+        if epoch is None:
+            raise CheckpointError(
+                f"Deployment {deployment.number} of {deployment.job} has no checkpoint yet; "
+                "wait until its driver is healthy."
             )
-    seconds = (now() - began).total_seconds()
-    shared = f", {len(items) - copied} shared with earlier snapshots" if copied < len(items) else ""
-    say(f"{stage}: batch {tail.batch}, {copied} objects copied{shared}, {tail.size:,} bytes in all, {seconds:.2f} s")
-    described = ManifestStage(
-        batch=tail.batch, offsets=tail.offsets, watermark_ms=tail.watermark_ms, query_id=tail.query_id, start=start
-    )
-    return described, items
+        done = self._copy(epoch, list(stages))
+        return Manifest(
+            job=deployment.job,
+            name=checked("snapshot", name),
+            attempt=self.attempt,
+            created=now(),
+            live=live,
+            operation=origin.operation,
+            requested_by=origin.requested_by,
+            dag_run=origin.dag_run,
+            version=deployment.version,
+            artifact_sha256=deployment.artifact_sha256,
+            runtime_sha256=deployment.runtime_sha256,
+            shared_library=deployment.library,
+            deployment=deployment.number,
+            epoch=epoch,
+            spark_version=_spark_version(),
+            stages={stage: described for stage, (described, _) in done.items()},
+            fingerprints=dict(fingerprints or {}),
+            objects=tuple(item for _, items in done.values() for item in items),
+        ).signed(self.store.keyring)
 
+    def _copy(self, epoch: int, stages: list[str]) -> dict[str, tuple[ManifestStage, list[ManifestObject]]]:
+        """Every stage at once. Two reads come first: of the checkpoints, and of what earlier snapshots hold."""
+        job, number = self.deployment.job, self.deployment.number
+        with ThreadPoolExecutor(len(stages) + 1) as pool:
+            reading = pool.submit(Held, self.store, job, number)
+            tails = list(
+                pool.map(lambda stage: checkpoints.find_tail(self.store, keys.stage(job, number, epoch, stage)), stages)
+            )
+            held = reading.result()
+            size = sum(tail.size for tail in tails if tail)
+            require_space(2 * size if self.twin else size, self.free_bytes)
+            done = pool.map(lambda stage, tail: self._stage(stage, tail, held), stages, tails)
+            return dict(zip(stages, done, strict=True))
 
-def _copy_new(
-    store: ObjectStore, stage: str, tail: Tail, held: Held, target: str, *, may_move: bool
-) -> tuple[Tail, list[ManifestObject], int]:
-    """Copy what no snapshot holds; all objects in the tail's order, and how many were copied.
+    def _stage(self, stage: str, tail: Tail | None, held: Held) -> tuple[ManifestStage, list[ManifestObject]]:
+        start = self.deployment.stages.get(stage, StageStart(since_deployment=self.deployment.number))
+        if tail is None:
+            self.say(f"{stage}: no committed batch; it will start empty")
+            return ManifestStage(start=start), []
+        began = now()
+        if self.twin and stage in self.twin.stages:
+            items, copied = self._twice(stage, tail, held, f"{self.twin.epoch}{stage}/")
+        else:
+            tail, items, copied = self._latest(stage, tail, held)
+        seconds = (now() - began).total_seconds()
+        shared = f", {len(items) - copied} shared with earlier snapshots" if copied < len(items) else ""
+        self.say(
+            f"{stage}: batch {tail.batch}, {copied} objects copied{shared}, {tail.size:,} bytes in all, {seconds:.2f} s"
+        )
+        described = ManifestStage(
+            batch=tail.batch, offsets=tail.offsets, watermark_ms=tail.watermark_ms, query_id=tail.query_id, start=start
+        )
+        return described, items
 
-    A query that runs on removes old files: then what is last by now is taken, if it may be another batch.
-    """
-    for attempt in range(_ATTEMPTS):
-        shared, fresh = held.split(stage, tail)
+    def _twice(self, stage: str, tail: Tail, held: Held, target: str) -> tuple[list[ManifestObject], int]:
+        """Copy to the snapshot and to ``target``, which must get the same bytes."""
+        with ThreadPoolExecutor(1) as pool:
+            twin = pool.submit(checkpoints.copy_tail, self.store, tail, target)
+            items, copied = self._new(stage, tail, held)
+            if [item.copied.sha256 for item in twin.result()] != [item.sha256 for item in items]:
+                raise StreamOpsError(
+                    f"Two copies of {tail.prefix} differ; the object store is not to be trusted, check it."
+                )
+        return items, copied
+
+    def _latest(self, stage: str, tail: Tail, held: Held) -> tuple[Tail, list[ManifestObject], int]:
+        """Copy the tail, or the one that is last by now: a query that runs on removes old files."""
+
+        def again() -> tuple[Tail, list[ManifestObject], int]:
+            newer = checkpoints.tail(self.store, tail.prefix)
+            return newer, *self._new(stage, newer, held)
+
         try:
-            copies = checkpoints.copy_tail(store, replace(tail, objects=fresh), target)
-        except NotFoundError as error:
-            again = checkpoints.find_tail(store, tail.prefix) if may_move else None
-            if again is None:
-                raise
-            if attempt == _ATTEMPTS - 1:
-                raise CheckpointError(f"{tail.prefix} changes faster than it can be copied: {error}") from error
-            tail = again
-            continue
-        etags = {tail.path(info): info.etag for info in fresh}
+            return tail, *self._new(stage, tail, held)
+        except NotFoundError:
+            return checkpoints.persist(again, f"{tail.prefix} changes faster than it can be copied")
+
+    def _new(self, stage: str, tail: Tail, held: Held) -> tuple[list[ManifestObject], int]:
+        """Copy what no snapshot holds; all objects in the tail's order, and how many were copied."""
+        shared, fresh = held.split(stage, tail)
+        target = keys.snapshot_data(self.deployment.job, self.attempt, stage)
+        copies = checkpoints.copy_tail(self.store, replace(tail, objects=fresh), target)
         by_path = {item.path: item for item in shared}
-        for item in copies:
+        for info, item in zip(fresh, copies, strict=True):
             by_path[item.path] = ManifestObject(
                 stage=stage,
                 path=item.path,
@@ -210,10 +223,9 @@ def _copy_new(
                 size=item.size,
                 sha256=item.copied.sha256,
                 version_id=item.copied.version_id,
-                source_etag=etags[item.path],
+                source_etag=info.etag,
             )
-        return tail, [by_path[tail.path(info)] for info in tail.objects], len(copies)
-    raise AssertionError("unreachable")
+        return [by_path[tail.path(info)] for info in tail.objects], len(copies)
 
 
 def _spark_version() -> str:

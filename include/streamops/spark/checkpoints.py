@@ -22,15 +22,17 @@ import zipfile
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from streamops.model.errors import CheckpointError, NotFoundError
 from streamops.model.records import Offsets, now
 from streamops.store import keys
 from streamops.store.object_store import Copied, ObjectInfo, ObjectStore
+
+R = TypeVar("R")
 
 THREADS = 24  # for each stage
 _ATTEMPTS = 5  # of reading a checkpoint that a running query changes meanwhile
@@ -92,13 +94,22 @@ def tail(store: ObjectStore, prefix: str) -> Tail:
 
 def find_tail(store: ObjectStore, prefix: str) -> Tail | None:
     """Like ``tail``, but None when no batch is committed yet."""
-    for attempt in range(_ATTEMPTS):
+    return persist(lambda: _Reader(store, prefix).tail(), f"{prefix} changes faster than it can be read")
+
+
+def persist(act: Callable[[], R], otherwise: str) -> R:
+    """Do something to a checkpoint again, as long as a running query removes files between listing and reading.
+
+    Raises:
+        CheckpointError: with the text ``otherwise``, when every attempt lacked a file.
+    """
+    for left in reversed(range(_ATTEMPTS)):
         try:
-            return _Reader(store, prefix).tail()
-        except NotFoundError as error:  # Spark removed an old file between the listing and the reading
-            if attempt == _ATTEMPTS - 1:
-                raise CheckpointError(f"{prefix} changes faster than it can be read: {error}") from error
-    return None
+            return act()
+        except NotFoundError as error:
+            if not left:
+                raise CheckpointError(f"{otherwise}: {error}") from error
+    raise AssertionError("unreachable")
 
 
 def position(store: ObjectStore, prefix: str) -> Tail | None:
@@ -145,8 +156,18 @@ class _Reader:
         head = self.head()
         if head is None:
             return None
-        wanted = {"metadata"} | {path for path in self.files if path.startswith("sources/")}
-        oldest = self.batch  # commits from here on tell which state files count
+        files, oldest = self._state_files()
+        last = range(max(self.batch - 1, 0), self.batch + 1)  # Spark reads the last one and its predecessor
+        needed = {"metadata", *(f"offsets/{number}" for number in last)}
+        if missing := sorted(needed - self.files.keys()):
+            raise NotFoundError(f"{self.prefix}{missing[0]} is missing.")
+        files |= needed | {f"commits/{number}" for number in range(max(oldest, 0), self.batch + 1)}
+        files |= {path for path in self.files if path.startswith("sources/")}
+        return replace(head, objects=tuple(self.files[path] for path in sorted(files) if path in self.files))
+
+    def _state_files(self) -> tuple[set[str], int]:
+        """The files of the state after the last batch, and the oldest commit that tells which of them count."""
+        wanted: set[str] = set()
         stores: dict[str, list[re.Match[str]]] = defaultdict(list)
         for path in self.files:
             if match := _STATE.fullmatch(path):
@@ -159,20 +180,12 @@ class _Reader:
             raise CheckpointError(f"{self.prefix} has committed state but no state files; restore it from a snapshot.")
         used = {name: matches for name, matches in stores.items() if not self._left_over(matches[0])}
         self._prefetch(used)
+        oldest = self.batch
         for name, matches in used.items():
             files, base = self._state(name, matches)
             wanted |= files
             oldest = min(oldest, base - 1)
-        for number in range(max(oldest, 0), self.batch + 1):
-            wanted.add(f"commits/{number}")
-        for number in range(max(self.batch - 1, 0), self.batch + 1):  # Spark reads the last one and its predecessor
-            wanted.add(f"offsets/{number}")
-        present = [path for path in sorted(wanted) if path in self.files]
-        for needed in ("metadata", f"offsets/{self.batch}", *([f"offsets/{self.batch - 1}"] if self.batch else [])):
-            if needed not in self.files:
-                raise NotFoundError(f"{self.prefix}{needed} is missing.")
-        objects = tuple(self.files[path] for path in present)
-        return Tail(head.prefix, head.batch, head.offsets, head.watermark_ms, head.query_id, objects)
+        return wanted, oldest
 
     def _left_over(self, match: re.Match[str]) -> bool:
         """Whether a partition is one that the state had before it was brought into fewer."""
@@ -292,16 +305,12 @@ def copy_tail(store: ObjectStore, source: Tail, target: str, threads: int = THRE
 
 def copy_last(store: ObjectStore, prefix: str, target: str) -> tuple[Tail, list[CopiedFile]] | None:
     """Take the tail and copy it, again from the start when a running query removed a file; None without a commit."""
-    for attempt in range(_ATTEMPTS):
+
+    def copied() -> tuple[Tail, list[CopiedFile]] | None:
         found = find_tail(store, prefix)
-        if found is None:
-            return None
-        try:
-            return found, copy_tail(store, found, target)
-        except NotFoundError as error:
-            if attempt == _ATTEMPTS - 1:
-                raise CheckpointError(f"{prefix} changes faster than it can be copied: {error}") from error
-    return None
+        return (found, copy_tail(store, found, target)) if found else None
+
+    return persist(copied, f"{prefix} changes faster than it can be copied")
 
 
 def is_ready(store: ObjectStore, job: str, deployment: int, epoch: int) -> bool:

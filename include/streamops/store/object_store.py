@@ -7,7 +7,7 @@ import builtins
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 import boto3
 from botocore.config import Config
@@ -118,7 +118,7 @@ class ObjectStore:
         except (ClientError, BotoCoreError) as error:
             raise self._translated(error, key) from error
 
-    def put_file(self, key: str, body: BinaryIO, sha256: str) -> str | None:
+    def put_file(self, key: str, body: IO[bytes], sha256: str) -> str | None:
         """Write one object from a file, refused by the server if its SHA-256 (hex) is another.
 
         Returns:

@@ -54,23 +54,13 @@ class Look:
 
 def decide(look: Look) -> Action:
     """The action for one job."""
-    record, status = look.record, look.status
+    status = look.status
     if look.lock == "held":
         return Action("nothing", "an operation works on it")
     if look.lock == "abandoned" and look.operation is not None:
         return settle(look.operation)
-    if look.cluster.state != "running":
-        return Action("nothing", f"the cluster is {look.cluster.state}")
-    if record is not None and record.job.startswith(SCRATCH):
-        return Action("nothing", "it is a restore test's, which looks after it")
-    if record is None or record.desired != "running" or not record.deployment or record.launch is None:
-        return Action("nothing", "it should not run")
-    if record.paused:
-        return Action("nothing", "it is paused")
-    if status is not None and status.state is State.FAILED:
-        return Action("nothing", f"its driver failed for good: {status.reason}")
-    if look.speaks and status is not None and status.state is not State.STOPPED:
-        return Action("nothing", "its driver works")
+    if why := _left_alone(look.record, look.cluster) or _settled(status, look.speaks):
+        return Action("nothing", why)
     if look.master.status != "ALIVE":
         return Action("wait", f"the master is {look.master.status}")
     if not any(worker.state == "ALIVE" for worker in look.master.workers):
@@ -80,6 +70,26 @@ def decide(look: Look) -> Action:
     if status is not None and status.state is State.STOPPED:
         return Action("start", f"its driver stopped ({status.reason}) and it should run")
     return Action("start", "its driver is gone, and the master does not hold it")
+
+
+def _left_alone(record: JobRecord | None, cluster: ClusterRecord) -> str:
+    """Why nothing is done for a job, whatever its driver does; empty when it should run."""
+    if cluster.state != "running":
+        return f"the cluster is {cluster.state}"
+    if record is not None and record.job.startswith(SCRATCH):
+        return "it is a restore test's, which looks after it"
+    if record is None or record.desired != "running" or not record.deployment or record.launch is None:
+        return "it should not run"
+    return "it is paused" if record.paused else ""
+
+
+def _settled(status: DriverStatus | None, speaks: bool) -> str:
+    """Why a driver needs no one: it works, or starting it again would not help. Else empty."""
+    if status is None:
+        return ""
+    if status.state is State.FAILED:
+        return f"its driver failed for good: {status.reason}"
+    return "its driver works" if speaks and status.state is not State.STOPPED else ""
 
 
 def wants_second(look: Look, second: DriverStatus | None) -> bool:

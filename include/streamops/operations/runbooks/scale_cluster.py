@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from streamops.cluster import record as cluster_record
 from streamops.cluster.capacity import require_capacity
-from streamops.cluster.membership import change, missing, present
+from streamops.cluster.membership import Target, change, missing, present
 from streamops.cluster.nodes import Node
 from streamops.model.errors import RefusedError
 from streamops.model.records import FINAL
@@ -77,7 +77,7 @@ def check(context: StepContext) -> ClusterChecked:
     for node in inventory.nodes:
         worker = master.worker(node.page)
         hosted[node.name] = len(master.drivers_on(worker)) if worker else 0
-    decided = change(inventory, wanted, hosted, asked.size, asked.change, asked.nodes)
+    decided = change(inventory, wanted, hosted, Target(asked.size, asked.change, asked.nodes))
     if master.status != "ALIVE":
         raise RefusedError(f"The master is {master.status}; wait until it is ALIVE, then scale.")
     for name in (*decided.start, *decided.stop):

@@ -118,8 +118,9 @@ def export_and_restore(context: StepContext) -> Exported:
     store = context.ports.store
     epoch = jobs.next_epoch(store, context.job, context.launch)
     target = keys.epoch(context.job, context.number, epoch)
-    continued = tuple(stage for stage in version.definition.stages if stage not in context.empty(version))
-    exported, manifest = steps.export(context, "export_and_restore", live=False, also_to=target, also_stages=continued)
+    continued = frozenset(version.definition.stages) - context.empty(version)
+    twin = snapshots.Twin(target, continued)
+    exported, manifest = steps.export(context, "export_and_restore", live=False, twin=twin)
     steps.write_deployment(context, version, manifest, context.number, _settings(context))
     kept = {name: stage.batch for name, stage in manifest.stages.items() if stage.batch >= 0}
     here = {name: batch for name, batch in kept.items() if name in continued}
