@@ -11,7 +11,7 @@ import pytest
 from streamops.clients.kafka import Block
 from streamops.model.definitions import InfluxSink, Recount, Source, milliseconds
 from streamops.model.errors import DefinitionError, RefusedError
-from streamops.recount.recounting import StagePlan, recount_source, stage_plan
+from streamops.recount.recounting import Span, StagePlan, recount_source, span
 from streamops.recount.report import Comparison, Measured, verdict
 
 T0 = 1_800_000_000_000  # a whole minute
@@ -63,11 +63,8 @@ def recounted(
         "stage",
         spec,
         InfluxSink(measurement="m", tags=spec.by),
-        {"0": start, "1": start},
-        {"0": end, "1": end},
+        Span({"0": start, "1": start}, {"0": end, "1": end}, whole_only, from_the_beginning),
         T0 + bound,
-        whole_only,
-        from_the_beginning,
         had_forerunner,
         -1 if after is None else T0 + after,
     )
@@ -357,19 +354,16 @@ def test_partitions_are_taken_together() -> None:
 
 
 def test_the_start_of_a_stage_comes_from_its_deployment_retention_and_the_request() -> None:
-    sink = InfluxSink(measurement="m")
+    def found(own: dict[str, int] | None, kept: int, since: int | None = None) -> Span:
+        return span("s", own, {"0": kept}, {"0": 900}, {"0": since} if since is not None else None)
 
-    def plan(own, kept, since=None, source=SOURCE):
-        return stage_plan("s", VOL_1S, sink, source, own={"0": own} if own is not None else None, kept={"0": kept},
-                          end={"0": 900}, bound_ms=0, since={"0": since} if since is not None else None)  # fmt: skip
-
-    assert (plan(None, 0).start, plan(None, 0).from_the_beginning) == ({"0": 0}, True)
-    assert (plan(500, 0).start, plan(500, 0).from_the_beginning, plan(500, 0).whole_only) == ({"0": 500}, False, False)
-    overtaken = plan(500, 600)
+    assert found({}, 0) == Span({"0": 0}, {"0": 900}, from_the_beginning=True)
+    assert found({"0": 500}, 0) == Span({"0": 500}, {"0": 900})
+    overtaken = found({"0": 500}, 600)
     assert (overtaken.start, overtaken.whole_only) == ({"0": 600}, True)
     assert "retention" in overtaken.notes[0]
-    assert (plan(500, 0, 700).start, plan(500, 0, 700).whole_only) == ({"0": 700}, True)
-    assert plan(500, 0, 300).start == {"0": 500}
-    assert not plan(500, 0, 300).whole_only
+    assert found({"0": 500}, 0, 700) == Span({"0": 700}, {"0": 900}, whole_only=True)
+    assert found({"0": 500}, 0, 300) == Span({"0": 500}, {"0": 900})
+    assert found(None, 0, 300) == Span({"0": 300}, {"0": 900}, whole_only=True)
     with pytest.raises(RefusedError, match="no offset was recorded"):
-        plan(None, 0, source=SOURCE.model_copy(update={"start": "latest"}))
+        found(None, 0)

@@ -20,6 +20,7 @@ from streamops.operations.operation import Operation
 from streamops.settings import REPOSITORY
 from streamops.snapshots.marks import Check, Checks
 from streamops.upkeep import scratch
+from streamops.upkeep.restore_tests import RestoreTests
 from streamops.versions import artifacts
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
@@ -194,4 +195,4 @@ class Asked:
 def test_two_tests_of_one_job_do_not_take_the_scratch_job_from_each_other(owner, over, minutes, refused) -> None:
     expected = pytest.raises(LockedError, match="right now") if refused else nullcontext()
     with expected:
-        scratch._refuse_anothers(Asked(owner, over, minutes), "scratch-j", RUN)
+        RestoreTests(None, Asked(owner, over, minutes), RUN).refuse_another("scratch-j")

@@ -32,7 +32,7 @@ from streamops.operations.operation import Operation, Request
 from streamops.recount.recounting import recount_job
 from streamops.recount.report import Report
 from streamops.settings import REPOSITORY, Settings
-from streamops.store import documents, keys
+from streamops.store import documents, keys, waiting
 from streamops.store.object_store import ObjectStore
 from streamops.versions import artifacts
 
@@ -371,11 +371,8 @@ def _end(ledger: Ledger) -> int:
 
 def until(done: Callable[[], bool], deadline_s: float, otherwise: str) -> None:
     """Wait for a condition. Raises StreamOpsError with the text given when it does not come in time."""
-    end = time.monotonic() + deadline_s
-    while not done():
-        if time.monotonic() > end:
-            raise StreamOpsError(otherwise)
-        time.sleep(0.5)
+    if not waiting.until(done, deadline_s, 0.5):
+        raise StreamOpsError(otherwise)
 
 
 def _ms(moment: datetime) -> int:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import socket
-import time
 
 import psutil
 
 from stack.layout import PORTS, Layout
 from streamops.model.errors import RefusedError
+from streamops.store import waiting
 
 UNKNOWN = "a process of another user"
 _ENDING_S = 10.0
@@ -46,14 +46,13 @@ def check(layout: Layout) -> None:
     Raises:
         RefusedError: names every taken port, what it is for, and the process that holds it.
     """
-    end = time.monotonic() + _ENDING_S
-    while True:
-        taken = {name: who for name in PORTS if (who := holder(layout.port(name)))}
-        if not taken:
-            return
-        if UNKNOWN not in taken.values() or time.monotonic() > end:
-            break
-        time.sleep(0.2)
+
+    def look() -> dict[str, str]:
+        return {name: who for name in PORTS if (who := holder(layout.port(name)))}
+
+    taken = waiting.until(look, _ENDING_S, 0.2, lambda taken: UNKNOWN not in taken.values())
+    if not taken:
+        return
     listed = "; ".join(f"port {layout.port(name)} ({name}) is held by {who}" for name, who in taken.items())
     raise RefusedError(
         f"The stack cannot start: {listed}. End that process, or set STREAMOPS_PORT_OFFSET to a number that is added "

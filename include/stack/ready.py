@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
+from operator import not_
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from streamops.clients.kafka import Ledger
 from streamops.clients.provision import Identity, ensure_bucket, ensure_identities, ensure_influx
 from streamops.model.errors import StreamOpsError, UnreachableError
 from streamops.settings import Settings
-from streamops.store import identities
+from streamops.store import identities, waiting
 
 _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # loopback never goes through a proxy
 
@@ -88,19 +88,17 @@ def wait(name: str, probe: Callable[[Layout], str], layout: Layout, deadline_s: 
     Raises:
         StreamOpsError: not by the deadline; names the server, what it lacks, and its log.
     """
-    end = time.monotonic() + deadline_s
-    while True:
+
+    def look() -> str:
         try:
-            missing = probe(layout)
+            return probe(layout)
         except (UnreachableError, OSError, ValueError, KeyError) as error:
-            missing = str(error) if isinstance(error, StreamOpsError) else f"it does not answer ({error})"
-        if not missing:
-            return
-        if time.monotonic() > end:
-            log = layout.log / f"{name}.log"
-            more = f" Its log {log}:{_tail(log)}" if log.is_file() else ""  # what runs elsewhere has it there
-            raise StreamOpsError(f"{name} was not ready after {deadline_s:g} s: {missing}.{more}")
-        time.sleep(0.2)
+            return str(error) if isinstance(error, StreamOpsError) else f"it does not answer ({error})"
+
+    if missing := waiting.until(look, deadline_s, 0.2, done=not_):
+        log = layout.log / f"{name}.log"
+        more = f" Its log {log}:{_tail(log)}" if log.is_file() else ""  # what runs elsewhere has it there
+        raise StreamOpsError(f"{name} was not ready after {deadline_s:g} s: {missing}.{more}")
 
 
 def _json(url: str) -> dict[str, Any]:

@@ -7,7 +7,6 @@ import resource
 import shlex
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from dataclasses import asdict
 
@@ -16,6 +15,7 @@ from stack.private import read_pairs, write_private
 from stack.programs import Program, Traffic, common_environment, programs
 from streamops.clients.supervisor import Supervisor
 from streamops.model.errors import NotFoundError, StreamOpsError, UnreachableError
+from streamops.store import waiting
 
 
 def connect(layout: Layout) -> Supervisor:
@@ -48,11 +48,9 @@ def start(layout: Layout, deadline_s: float = 20) -> Supervisor:
     )
     if done.returncode:
         raise StreamOpsError(f"supervisord did not start: {(done.stderr or done.stdout).strip()[-300:]}")
-    end = time.monotonic() + deadline_s
-    while (supervisor := running(layout)) is None:
-        if time.monotonic() > end:
-            raise StreamOpsError(f"supervisord did not answer in {deadline_s:g} s; see {layout.log}/supervisord.log.")
-        time.sleep(0.1)
+    supervisor = waiting.until(lambda: running(layout), deadline_s, 0.1)
+    if supervisor is None:
+        raise StreamOpsError(f"supervisord did not answer in {deadline_s:g} s; see {layout.log}/supervisord.log.")
     return supervisor
 
 

@@ -22,7 +22,8 @@ from streamops.model.records import now
 from streamops.snapshots import difference, marks, portable, verification
 from streamops.store import jobs
 from streamops.store.object_store import ObjectStore
-from streamops.upkeep import housekeeping, scratch
+from streamops.upkeep import housekeeping
+from streamops.upkeep.restore_tests import RestoreTests
 
 app = console.noun("List, show, verify, keep and remove snapshots.")
 
@@ -221,7 +222,9 @@ def verify(
     else:
         names = [(what, entry.name) for entry in catalogue.entries(store, checked("job", what))]
     say = (lambda line: None) if json else console.say
-    engine = operations.engine(settings, store, Owners(settings), say) if restore else None
+    tests = None
+    if restore:
+        tests = RestoreTests(settings, operations.engine(settings, store, Owners(settings), say), owner(), say)
     found: dict[str, object] = {}
     wrong = []
     for job, name in names:
@@ -229,8 +232,8 @@ def verify(
             check = verification.verify(store, job, name, say)
             if state:
                 check = verification.verify_state(store, job, name, say)
-            if engine:
-                check = scratch.restore(settings, engine, job, name, owner(), say)
+            if tests:
+                check = tests.run(job, name)
             found[f"{job}/{name}"] = check
         except (SnapshotRefusedError, RefusedError, UnhealthyError) as error:  # the next one may be all right
             found[f"{job}/{name}"] = str(error)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import http.client
-import time
 import xmlrpc.client
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
 from streamops.model.errors import NotFoundError, StreamOpsError, UnreachableError
+from streamops.store import waiting
 
 _ALREADY_STARTED, _NOT_RUNNING, _BAD_NAME = 60, 70, 10
 
@@ -73,11 +73,9 @@ class Supervisor:
 
     def wait(self, name: str, state: str, deadline_s: float) -> Program:
         """Wait until a program is in ``state``. Raises StreamOpsError when it is not by the deadline."""
-        end = time.monotonic() + deadline_s
-        while (program := self.program(name)).state != state:
-            if time.monotonic() > end:
-                raise StreamOpsError(f"{name} is {program.state}, not {state}, after {deadline_s:g} s; see its log.")
-            time.sleep(0.1)
+        program = waiting.until(lambda: self.program(name), deadline_s, 0.1, lambda found: found.state == state)
+        if program.state != state:
+            raise StreamOpsError(f"{name} is {program.state}, not {state}, after {deadline_s:g} s; see its log.")
         return program
 
     def _call(self, method: str, *arguments: object, ignore: int | None = None) -> Any:

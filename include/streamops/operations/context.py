@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from tenacity import Retrying, retry_if_result, stop_after_delay, wait_fixed
-
 from streamops.model.errors import UnhealthyError
 from streamops.model.names import label
 from streamops.model.records import JobRecord, Offsets
@@ -17,7 +15,7 @@ from streamops.operations.operation import F, Operation, Request
 from streamops.operations.ports import Ports
 from streamops.operations.requests import NewVersion
 from streamops.snapshots import Origin
-from streamops.store import jobs
+from streamops.store import jobs, waiting
 from streamops.versions import artifacts
 from streamops.versions.artifacts import ArtifactManifest
 
@@ -126,10 +124,4 @@ class StepContext:
 
     def until(self, condition: Callable[[], object], seconds: float) -> bool:
         """Look until a condition holds; False when it did not within so many seconds."""
-        looks = Retrying(
-            retry=retry_if_result(lambda held: not held),
-            stop=stop_after_delay(seconds),
-            wait=wait_fixed(self.ports.look_s),
-            retry_error_callback=lambda state: False,
-        )
-        return looks(lambda: bool(condition()))
+        return bool(waiting.until(condition, seconds, self.ports.look_s))

@@ -6,14 +6,13 @@ recorded in the operation object, never from guesses.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
 from streamops.model.errors import (
     ConflictError,
-    LockedError,
     NotFoundError,
     RefusedError,
     StreamOpsError,
@@ -32,7 +31,6 @@ from streamops.store.object_store import ObjectStore
 __all__ = ["Engine", "Ports", "list_operations"]
 
 AtPoint = Callable[[str, str], None]
-_RENEW_S = 30.0
 
 
 class Engine:
@@ -379,37 +377,13 @@ class Engine:
         if record and record.launch == operation.id and found and found.state in FINAL:
             jobs.change(self.store, operation.job, {"desired": "stopped", "changed_by": operation.id})
 
-    def _renewing(self, job: str, operation_id: str) -> _Renewer:
+    def _renewing(self, job: str, operation_id: str) -> AbstractContextManager[None]:
         def renew() -> None:
             locks.renew(self.store, job, operation_id, now())
             if job == CLUSTER:
                 cluster_jobs.renew(self._context(self._read(job, operation_id)))
 
-        return _Renewer(renew)
-
-
-class _Renewer:
-    """Shows, while a block runs, that an owner outside Airflow lives."""
-
-    def __init__(self, renew: Callable[[], object]) -> None:
-        self._renew, self._over = renew, threading.Event()
-        self._thread = threading.Thread(target=self._go, daemon=True)
-
-    def __enter__(self) -> None:
-        self._thread.start()
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join(5)
-
-    def _go(self) -> None:
-        while not self._over.wait(_RENEW_S):
-            try:
-                self._renew()
-            except LockedError:
-                return
-            except StreamOpsError:
-                continue
+        return locks.renewing(renew)
 
 
 def list_operations(store: ObjectStore, job: str) -> list[Operation]:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from operator import not_
 from typing import Any, Literal
 
 from pydantic import ValidationError
@@ -16,7 +17,7 @@ from streamops.model.errors import LockedError, NotFoundError, RefusedError, Str
 from streamops.model.names import CLUSTER
 from streamops.operations import runbooks
 from streamops.operations.operation import Operation, Request
-from streamops.store import documents, keys
+from streamops.store import documents, keys, waiting
 from streamops.store.object_store import ObjectStore
 
 HELD = "held_by_another_operation"  # under which the first task tells, of a run that it skips, which
@@ -134,13 +135,11 @@ class Runbooks:
         Raises:
             UnreachableError: not in time; names those that are missing.
         """
-        end = time.monotonic() + deadline_s
-        while missing := [name for name in runbooks if not self.airflow.ready(name)]:
-            if time.monotonic() > end:
-                raise UnreachableError(
-                    f"Airflow does not offer {', '.join(missing)} after {deadline_s:g} s; see its import errors."
-                )
-            time.sleep(POLL_S)
+        look = lambda: [name for name in runbooks if not self.airflow.ready(name)]  # noqa: E731
+        if missing := waiting.until(look, deadline_s, POLL_S, done=not_):
+            raise UnreachableError(
+                f"Airflow does not offer {', '.join(missing)} after {deadline_s:g} s; see its import errors."
+            )
 
     def run(self, asked: Request, show: Show, told: Callable[[Run], None] = lambda run: None) -> Operation:
         """Trigger a runbook, follow it to its end, and return its operation.

@@ -54,7 +54,7 @@ class Receipt(Stored):
     ran: dict[str, Ran] = {}  # "before" and "after"
     snapshot: str | None = None  # taken, or gone back to, as JOB/NAME
     offsets: dict[str, Moved] = {}
-    verdicts: dict[str, Any] = {}  # stage -> what was said of its state before anything was touched
+    verdicts: dict[str, str] = {}  # stage -> what was said of its state before anything was touched
     cost: dict[str, Any] = {}  # of going back, by hand or because the new version was not healthy
     recount: dict[str, Any] = {}
     steps: dict[str, float | None] = {}
@@ -169,8 +169,7 @@ def _state_lines(found: Receipt) -> Iterator[str]:
     for stage, moved in found.offsets.items():
         yield f"  {stage}: stopped at {_short(moved.before)}, healthy at {_short(moved.after)}"
     for stage, verdict in found.verdicts.items():
-        said = verdict.get("verdict", verdict) if isinstance(verdict, dict) else verdict
-        yield f"  verdict of {stage}: {said}"
+        yield f"  verdict of {stage}: {verdict}"
     if found.cost.get("again"):
         again = ", ".join(f"{stage} {events:,}" for stage, events in found.cost["again"].items())
         yield f"  cost: events processed again: {again}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,11 +33,24 @@ _FAR = 1 << 62
 
 
 @dataclass(frozen=True)
-class StagePlan:
-    """What to recount of one stage: partition -> first and end offset; windows that end by ``bound_ms``.
+class Span:
+    """The events that a stage is recounted from: partition -> first and end offset.
 
     ``whole_only`` leaves out windows that began before ``start``: their other events are not read.
     ``from_the_beginning`` says that no event of the source lies before ``start``.
+    """
+
+    start: Mapping[str, int]
+    end: Mapping[str, int]
+    whole_only: bool = False
+    from_the_beginning: bool = False
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class StagePlan:
+    """What to recount of one stage: windows that end by ``bound_ms``.
+
     ``had_forerunner`` says that an earlier deployment had a stage of this name, whose state was not kept: the points
     before this stage's first window are its, and are not looked at.
     ``after_ms``: windows that end by then were closed by someone else, and are not looked at.
@@ -45,14 +59,10 @@ class StagePlan:
     stage: str
     spec: Recount
     sink: InfluxSink
-    start: Mapping[str, int]
-    end: Mapping[str, int]
+    span: Span
     bound_ms: int
-    whole_only: bool = False
-    from_the_beginning: bool = False
     had_forerunner: bool = False
     after_ms: int = -1
-    notes: tuple[str, ...] = ()
 
 
 @dataclass
@@ -70,8 +80,9 @@ class _Stage:
 
     def take(self, events: Events) -> None:
         """Count the events between this stage's offsets."""
-        first = np.array([self.plan.start.get(str(part), 0) for part in range(int(events.partitions.max()) + 1)])
-        end = np.array([self.plan.end.get(str(part), 0) for part in range(len(first))])
+        span = self.plan.span
+        first = np.array([span.start.get(str(part), 0) for part in range(int(events.partitions.max()) + 1)])
+        end = np.array([span.end.get(str(part), 0) for part in range(len(first))])
         inside = (events.offsets >= first[events.partitions]) & (events.offsets < end[events.partitions])
         self.windows.add(events.cut(inside))
         self.close(self.windows.due_ms())
@@ -80,7 +91,7 @@ class _Stage:
         """Hand closed windows to the comparison."""
         if self.windows.begun_us is None:
             return
-        if self.plan.whole_only and not self.placed:
+        if self.plan.span.whole_only and not self.placed:
             if not last and until_ms * 1000 <= self.windows.begun_us:
                 return
             self._look_from(self.windows.first_whole_end_ms())
@@ -96,7 +107,7 @@ class _Stage:
 
     def result(self) -> Measured:
         windows = self.windows
-        notes = self.plan.notes
+        notes = self.plan.span.notes
         if windows.beyond:
             notes += (f"{windows.beyond} events came more than {windows.horizon_ms} ms late, after the comparison",)
         return self.comparison.result(
@@ -116,7 +127,9 @@ def recount_source(
     Returns:
         The reader with what it rejected, how many records there were, and each stage's result.
     """
-    stages = [_Stage(plan, Windows(plan.spec, plan.bound_ms, plan.from_the_beginning), points(plan)) for plan in plans]
+    stages = [
+        _Stage(plan, Windows(plan.spec, plan.bound_ms, plan.span.from_the_beginning), points(plan)) for plan in plans
+    ]
     reader, count = EventReader(source), 0
     for partitions, offsets, timestamps, values in _gathered(blocks):
         count += len(values)
@@ -135,7 +148,6 @@ def recount_job(
     job: str,
     since: Offsets | None = None,
     measurements: Iterable[str] | None = None,
-    deployment: int | None = None,
     after: Mapping[str, int] | None = None,
 ) -> Report:
     """Recount what a job has written, from its records, the ledger and InfluxDB.
@@ -143,7 +155,6 @@ def recount_job(
     Args:
         since: source -> partition -> offset; windows that began before it are left out.
         measurements: only these; default: all of the definition's.
-        deployment: this one instead of the current one.
         after: stage -> milliseconds since the epoch; windows that end by then were written by another job.
 
     Raises:
@@ -153,29 +164,25 @@ def recount_job(
     """
     begun = time.monotonic()
     record = documents.read(store, keys.record(job), JobRecord)
-    number = deployment or (record.value.deployment if record else 0)
+    number = record.value.deployment if record else 0
     found = documents.read(store, keys.deployment(job, number), Deployment) if number else None
     if found is None:
         raise NotFoundError(f"Job {job} has no deployment{f' {number}' if number else ''}; deploy it first.")
     definition = artifacts.load_manifest(store, job, found.value.version).definition
-    ledger, points = Ledger(settings), Points(settings, timeout_s=60)
-    try:
-        by_source = _plans(store, ledger, found.value, definition, since, measurements, after or {})
+    with closing(Ledger(settings)) as ledger, closing(Points(settings, timeout_s=60)) as points:
+        planner = _Planner(store, ledger, found.value, definition, since or {}, after or {})
         results: list[Measured] = []
         offsets: dict[str, dict[str, tuple[int, int]]] = {}
         events = malformed = ahead = 0
-        for source, plans in by_source.items():
+        for source, plans in planner.plans(set(measurements or ())).items():
             start, end = _range(plans)
-            blocks = ledger.read_blocks(_topic(found.value, definition, source), start, end)
+            blocks = ledger.read_blocks(planner.topic(source), start, end)
             offsets[source] = {part: (start[part], end[part]) for part in end}
             reader, count, measured = recount_source(
                 definition.sources[source], plans, blocks, lambda plan: _comparison(points, plan)
             )
             events, malformed, ahead = events + count, malformed + reader.malformed, ahead + reader.ahead
             results.extend(measured)
-    finally:
-        ledger.close()
-        points.close()
     clean, reason = verdict(tuple(results))
     return Report(
         job=job,
@@ -192,104 +199,92 @@ def recount_job(
     )
 
 
-def _plans(
-    store: ObjectStore,
-    ledger: Ledger,
-    deployment: Deployment,
-    definition: Definition,
-    since: Offsets | None,
-    measurements: Iterable[str] | None,
-    after: Mapping[str, int],
-) -> dict[str, list[StagePlan]]:
-    """What to recount, by source; stages that have not committed anything are left out."""
-    wanted = set(measurements or ())
-    known = set(definition.measurements)
-    if unknown := wanted - known:
-        raise RefusedError(f"{', '.join(sorted(unknown))} is not written by {definition.job}; it has {sorted(known)}.")
-    prefix = checkpoints.current_epoch_prefix(store, deployment.job, deployment.number)
-    plans: dict[str, list[StagePlan]] = {}
-    for name, stage in definition.stages.items():
-        sink = next((sink.influxdb for sink in stage.sinks if sink.influxdb), None)
-        spec = stage.recount
-        if sink is None or spec is None or (wanted and sink.measurement not in wanted):
-            continue
-        try:
-            tail = checkpoints.tail(store, f"{prefix}{name}/")
-        except (CheckpointError, NotFoundError):
-            continue
-        kept = ledger.beginning_offsets(_topic(deployment, definition, spec.source))
-        own = deployment.stages[name].offsets.get(spec.source) if name in deployment.stages else None
-        plan = stage_plan(
-            name,
-            spec,
-            sink,
-            definition.sources[spec.source],
-            own=own,
-            kept=kept,
-            end=tail.offsets.get(spec.source, {}),
-            bound_ms=tail.watermark_ms or 0,
-            since=(since or {}).get(spec.source),
-            had_forerunner=_had_forerunner(store, deployment, name),
-            after_ms=after.get(name, -1),
-        )
-        plans.setdefault(spec.source, []).append(plan)
-    return plans
+@dataclass(frozen=True)
+class _Planner:
+    """Decides what to recount of a deployment; ``since`` and ``after`` are those of ``recount_job``."""
+
+    store: ObjectStore
+    ledger: Ledger
+    deployment: Deployment
+    definition: Definition
+    since: Offsets
+    after: Mapping[str, int]
+
+    def plans(self, wanted: set[str]) -> dict[str, list[StagePlan]]:
+        """By source, of the wanted measurements or all; stages that have not committed anything are left out."""
+        known = set(self.definition.measurements)
+        if unknown := wanted - known:
+            raise RefusedError(
+                f"{', '.join(sorted(unknown))} is not written by {self.definition.job}; it has {sorted(known)}."
+            )
+        prefix = checkpoints.current_epoch_prefix(self.store, self.deployment.job, self.deployment.number)
+        plans: dict[str, list[StagePlan]] = {}
+        for name, stage in self.definition.stages.items():
+            sink = next((sink.influxdb for sink in stage.sinks if sink.influxdb), None)
+            spec = stage.recount
+            if sink is None or spec is None or (wanted and sink.measurement not in wanted):
+                continue
+            try:
+                tail = checkpoints.tail(self.store, f"{prefix}{name}/")
+            except (CheckpointError, NotFoundError):
+                continue
+            span = self._span(name, spec.source, tail.offsets.get(spec.source, {}))
+            forerunner = self._had_forerunner(name)
+            plan = StagePlan(name, spec, sink, span, tail.watermark_ms or 0, forerunner, self.after.get(name, -1))
+            plans.setdefault(spec.source, []).append(plan)
+        return plans
+
+    def topic(self, source: str) -> str:
+        """Where the deployment reads a source."""
+        return self.deployment.topics.get(source, self.definition.sources[source].address)
+
+    def _span(self, stage: str, source: str, end: Mapping[str, int]) -> Span:
+        began = self.deployment.stages.get(stage)
+        own = (began.offsets.get(source) if began else None) or None
+        if own is None and self.definition.sources[source].start == "earliest":
+            own = {}
+        return span(stage, own, self.ledger.beginning_offsets(self.topic(source)), end, self.since.get(source))
+
+    def _had_forerunner(self, stage: str) -> bool:
+        """Whether a stage of this name ran before the deployment in which the present state began."""
+        began = self.deployment.stages.get(stage)
+        numbers = range(1, began.since_deployment if began else 1)
+        earlier = (documents.read(self.store, keys.deployment(self.deployment.job, n), Deployment) for n in numbers)
+        return any(found is not None and stage in found.value.stages for found in earlier)
 
 
-def _had_forerunner(store: ObjectStore, deployment: Deployment, stage: str) -> bool:
-    """Whether a stage of this name ran before the deployment in which the present state began."""
-    begun = deployment.stages[stage].since_deployment if stage in deployment.stages else 1
-    earlier = (documents.read(store, keys.deployment(deployment.job, n), Deployment) for n in range(1, begun))
-    return any(found is not None and stage in found.value.stages for found in earlier)
-
-
-def stage_plan(
+def span(
     stage: str,
-    spec: Recount,
-    sink: InfluxSink,
-    source: Source,
-    *,
     own: Mapping[str, int] | None,
     kept: Mapping[str, int],
     end: Mapping[str, int],
-    bound_ms: int,
     since: Mapping[str, int] | None = None,
-    had_forerunner: bool = False,
-    after_ms: int = -1,
-) -> StagePlan:
+) -> Span:
     """Decide from where a stage is recounted.
 
     Args:
-        own: where its state began; None or empty means the source's own start.
+        own: where its state began; empty for the beginning of the source, None if no one knows.
         kept: first offsets that the topic still holds.
         end: what its last committed batch reached.
-        had_forerunner, after_ms: see ``StagePlan``.
+        since: leave out what lies before.
 
     Raises:
         RefusedError: the start is not recorded anywhere.
     """
-    if not own and source.start == "latest" and since is None:
+    if own is None and since is None:
         raise RefusedError(
             f"Stage {stage} began at the end of its topic and no offset was recorded; name one to recount since."
         )
     began = {part: (own or {}).get(part, 0) for part in end}
-    start = {part: max(began[part], kept.get(part, 0), (since or {}).get(part, 0)) for part in end}
-    later = any(start[part] > began[part] for part in end)
-    overtaken = later and any(kept.get(part, 0) > max(began[part], (since or {}).get(part, 0)) for part in end)
-    return StagePlan(
-        stage=stage,
-        spec=spec,
-        sink=sink,
-        start=start,
-        end=end,
-        bound_ms=bound_ms,
-        whole_only=later,
-        from_the_beginning=not later and not any(began.values()),
-        had_forerunner=had_forerunner,
-        after_ms=after_ms,
-        notes=("retention has removed the beginning of the ledger; earlier windows are not compared",)
-        if overtaken
-        else (),
+    asked = {part: max(began[part], (since or {}).get(part, 0)) for part in end}
+    start = {part: max(asked[part], kept.get(part, 0)) for part in end}
+    notes = ("retention has removed the beginning of the ledger; earlier windows are not compared",)
+    return Span(
+        start,
+        end,
+        whole_only=start != began,
+        from_the_beginning=not any(start.values()),
+        notes=notes if start != asked else (),
     )
 
 
@@ -301,14 +296,10 @@ def _comparison(points: Points, plan: StagePlan) -> Comparison:
     )
 
 
-def _topic(deployment: Deployment, definition: Definition, source: str) -> str:
-    return deployment.topics.get(source, definition.sources[source].address)
-
-
 def _range(plans: list[StagePlan]) -> tuple[dict[str, int], dict[str, int]]:
-    parts = {part for plan in plans for part in plan.end}
-    start = {part: min(plan.start.get(part, _FAR) for plan in plans) for part in parts}
-    return start, {part: max(plan.end.get(part, 0) for plan in plans) for part in parts}
+    parts = {part for plan in plans for part in plan.span.end}
+    start = {part: min(plan.span.start.get(part, _FAR) for plan in plans) for part in parts}
+    return start, {part: max(plan.span.end.get(part, 0) for plan in plans) for part in parts}
 
 
 def _gathered(blocks: Iterable[Block]) -> Iterator[tuple[list[int], list[int], list[int], list[bytes | None]]]:

@@ -7,10 +7,12 @@ lock, which then expires without it. If Airflow does not know the run, only resu
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 
-from streamops.model.errors import ConflictError, LockedError
+from streamops.model.errors import ConflictError, LockedError, StreamOpsError
 from streamops.model.names import shown
 from streamops.model.owner import Owner
 from streamops.model.stored import Stored
@@ -19,6 +21,7 @@ from streamops.store.documents import Versioned
 from streamops.store.object_store import ObjectStore
 
 EXPIRY = timedelta(minutes=3)  # of an owner outside Airflow; longer than one spark-submit may take
+_RENEW_S = 30.0
 Finished = Callable[[Owner], bool | None]
 
 
@@ -96,6 +99,29 @@ def renew(store: ObjectStore, job: str, operation: str, moment: datetime, *, set
         return held.model_copy(update={"renewed": moment} | ({"abandoned": None} if settled else {}))
 
     return _updated(store, job, renewed)
+
+
+@contextmanager
+def renewing(renew: Callable[[], object]) -> Iterator[None]:
+    """Show, while a block runs, that an owner outside Airflow lives: call ``renew`` now and then until it refuses."""
+    over = threading.Event()
+
+    def keep() -> None:
+        while not over.wait(_RENEW_S):
+            try:
+                renew()
+            except LockedError:
+                return
+            except StreamOpsError:
+                continue
+
+    thread = threading.Thread(target=keep, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(5)
 
 
 def release(store: ObjectStore, job: str, operation: str) -> bool:

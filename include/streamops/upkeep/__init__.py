@@ -2,5 +2,5 @@
 
 May import ``operations`` and what lies below.
 
-Entry points: ``reconciler.Reconciler``, ``scheduled``, ``housekeeping``, ``scratch`` (restore tests), ``history``.
+Entry points: ``reconciler.Reconciler``, ``scheduled``, ``housekeeping``, ``restore_tests``, ``history``.
 """

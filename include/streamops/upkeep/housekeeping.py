@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,7 +11,7 @@ from datetime import datetime
 from streamops import snapshots
 from streamops.model import records
 from streamops.model.definitions import Keep
-from streamops.model.errors import LockedError, RefusedError, StreamOpsError
+from streamops.model.errors import LockedError, RefusedError
 from streamops.model.owner import Owner
 from streamops.model.records import now
 from streamops.operations.operation import Operation
@@ -25,7 +24,6 @@ from streamops.versions import artifacts
 
 Finished = Callable[[Owner], bool | None]
 Say = Callable[[str], None]
-_RENEW_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -162,22 +160,8 @@ def holding(store: ObjectStore, job: str, what: str, owner: Owner, finished: Fin
             f"Operation {lock.abandoned} of job {job} was abandoned; finish it first ('streamops operations resume' or "
             "'abort'), or let the next operation on the job undo it."
         )
-    over = threading.Event()
-
-    def renew() -> None:
-        while not over.wait(_RENEW_S):
-            try:
-                locks.renew(store, job, name, now())
-            except LockedError:
-                return
-            except StreamOpsError:
-                continue
-
-    thread = threading.Thread(target=renew, daemon=True)
-    thread.start()
     try:
-        yield
+        with locks.renewing(lambda: locks.renew(store, job, name, now())):
+            yield
     finally:
-        over.set()
-        thread.join(5)
         locks.release(store, job, name)

@@ -14,7 +14,8 @@ from streamops.model.records import now
 from streamops.model.schedules import Due
 from streamops.snapshots import verification
 from streamops.store import jobs as job_state
-from streamops.upkeep import housekeeping, scheduled, scratch
+from streamops.upkeep import housekeeping, scheduled
+from streamops.upkeep.restore_tests import RestoreTests
 from streamops_airflow import assets, runs
 from streamops_airflow.hooks.streamops import StreamOpsHook
 from streamops_airflow.operators.base import MAY_PASS, OperationMixin, fence, finished, plain_errors
@@ -133,6 +134,11 @@ class VerifyOperator(JobsOperator):
         return {"damaged": len(found)}
 
 
+def _tests(operator: OperationMixin, context: Context) -> RestoreTests:
+    owner = runs.owner(context, "schedule")
+    return RestoreTests(StreamOpsHook().settings, operator.engine(context), owner, operator.log.info)
+
+
 class RestoreTestOperator(OperationMixin, JobsOperator):
     """Restores each job's newest snapshot into a scratch job, lets that continue, and recounts it."""
 
@@ -144,9 +150,8 @@ class RestoreTestOperator(OperationMixin, JobsOperator):
 
     def do(self, context: Context, store: Any, job: str, wrong: list[str]) -> Any:
         """Test one job's; a snapshot that does not continue rightly is noted, and fails the run at the end."""
-        settings, owner = StreamOpsHook().settings, runs.owner(context, "schedule")
         fresh = timedelta(days=context["params"]["restore_days"])
-        found = scratch.restore_due(settings, self.engine(context), job, owner, now(), fresh, self.log.info)
+        found = _tests(self, context).run_due(job, now(), fresh)
         if found:
             wrong.append(found)
         return {"wrong": bool(found)}
@@ -157,9 +162,8 @@ class ClearScratchOperator(OperationMixin, JobsOperator):
 
     def do(self, context: Context, store: Any, job: str, wrong: list[str]) -> Any:
         """Remove one job's; usually there is nothing."""
-        settings, owner = StreamOpsHook().settings, runs.owner(context, "schedule")
         try:
-            return {"removed": scratch.clear(settings, self.engine(context), job, owner, self.log.info)}
+            return {"removed": _tests(self, context).clear(job)}
         except LockedError as error:
             self.log.info("%s", error)
             return {"removed": False}
