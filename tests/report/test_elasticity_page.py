@@ -42,7 +42,7 @@ def test_page_shows_what_was_done_and_what_it_cost():
 
 def test_every_picture_is_well_formed():
     pictures = re.findall(r"<svg.*?</svg>", page(sample()), re.DOTALL)
-    assert len(pictures) == 5  # three symbols, lateness, operations
+    assert len(pictures) == 3  # prices, lateness, operations
     for picture in pictures:
         assert ET.fromstring(picture).attrib["aria-label"]
 

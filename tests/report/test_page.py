@@ -3,9 +3,7 @@
 import re
 import xml.etree.ElementTree as ET
 
-import pytest
-
-from demos.report.svg import Line, number, panel, ticks
+from demos.report.charts import Bar, Line, Mark, Panel, number, panels, timeline
 from demos.report.upgrade import page
 from report.sample_report import sample_report
 
@@ -28,7 +26,7 @@ def test_page_fetches_nothing():
 
 def test_every_picture_is_well_formed_and_has_a_name():
     pictures = re.findall(r"<svg.*?</svg>", page(sample_report()), re.DOTALL)
-    assert len(pictures) == 6  # three symbols, volume, lateness, steps
+    assert len(pictures) == 4  # prices, volume, lateness, steps
     for picture in pictures:
         assert ET.fromstring(picture).attrib["aria-label"]
 
@@ -45,18 +43,18 @@ def test_a_recount_that_is_off_is_said_in_the_first_sentence():
 
 
 def test_a_hole_in_the_data_is_drawn_as_a_hole():
-    line = Line("avg_1s", [(0, 1), (1, 1), (9, 1), (10, 1)], "a", gap=2.5)
-    path = re.search(r'class="line a" d="([^"]*)"', panel([line], (0, 10), title="t", unit="s"))
+    line = Line("avg_1s", [(0, 1), (1, 2), (9, 1), (10, 2)], "a", gap=2.5)
+    picture = panels([Panel("t", "s", [line])], (0, 10), x_label="x")
+    path = re.search(r'<title>avg_1s</title>\s*<path d="([^"]*)"', picture)
     assert path
     assert path[1].count("M") == 2
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "expected"),
-    [(0, 10, [0, 2, 4, 6, 8, 10]), (-60, 90, [-50, 0, 50]), (0, 0.9, [0, 0.2, 0.4, 0.6, 0.8]), (5, 5, [5])],
-)
-def test_ticks_are_round_numbers_inside_the_range(low, high, expected):
-    assert ticks(low, high) == expected
+def test_colours_are_those_of_the_page_and_what_is_shaded_says_why():
+    picture = timeline([Bar("submit", 0, 2, "2.0 s")], title="t", x_label="x", marks=[Mark(0, 1, "a & b")])
+    assert "#000" not in picture
+    assert "var(--a)" in picture
+    assert "<title>a &amp; b</title>" in picture
 
 
 def test_numbers_are_short():

@@ -7,7 +7,7 @@ from html import escape
 from typing import Any
 
 from demos.report import parts
-from demos.report.svg import Bar, Line, Mark, number, panel, timeline
+from demos.report.charts import Bar, Line, Mark, Panel, number, panels, timeline
 
 _X = "seconds from the beginning"
 
@@ -64,24 +64,15 @@ def _cards(report: Mapping[str, Any]) -> str:
 
 
 def _prices(report: Mapping[str, Any], origin: int, x: tuple[float, float], marks: list[Mark]) -> str:
-    symbols = list(report["series"]["avg_1s"])
-    panels = "".join(
-        panel(
-            [Line("avg_1s", parts.line(report["series"]["avg_1s"][symbol], origin, 0.01), "a", parts.BREAK_S)],
-            x,
-            title=symbol,
-            unit="$",
-            marks=marks,
-            x_label=_X if symbol == symbols[-1] else "",
-            height=170 if symbol == symbols[-1] else 144,
-        )
-        for symbol in symbols
-    )
+    stack = [
+        Panel(symbol, "$", [Line("avg_1s", parts.line(points, origin, 0.01), "a", parts.BREAK_S)])
+        for symbol, points in report["series"]["avg_1s"].items()
+    ]
     return parts.figure(
         "Average prices of each second",
         "Shaded is what was done to the cluster. There is no hole: trades waited in Kafka, and the job continued from "
         "its own checkpoint each time.",
-        panels,
+        panels(stack, x, x_label=_X, marks=marks),
     )
 
 
@@ -91,14 +82,11 @@ def _lateness(report: Mapping[str, Any], origin: int, x: tuple[float, float], ma
         "How late a point is",
         "The time between the end of a second and the moment when its average could first be read from InfluxDB: what "
         "someone in front of a dashboard feels. It is long where no job could run, and comes back as it catches up.",
-        panel(
-            [Line("avg_1s", points, "a", parts.BREAK_S)],
+        panels(
+            [Panel("Lateness", "s", [Line("avg_1s", points, "a", parts.BREAK_S)], zero=True)],
             x,
-            title="Lateness",
-            unit="s",
-            marks=marks,
-            zero=True,
             x_label=f"window end, {_X}",
+            marks=marks,
         ),
     )
 

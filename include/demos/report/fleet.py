@@ -7,7 +7,7 @@ from html import escape
 from typing import Any
 
 from demos.report import parts
-from demos.report.svg import Bar, Mark, number, timeline
+from demos.report.charts import Bar, Mark, number, timeline
 
 
 def page(report: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from demos.report.svg import number
+from demos.report.charts import number
 
 _CSS = Path(__file__).with_name("page.css")
 BREAK_S = 2.5  # points come once a second: a longer pause in the data is drawn as one

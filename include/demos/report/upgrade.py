@@ -7,8 +7,8 @@ from html import escape
 from typing import Any
 
 from demos.report import parts
+from demos.report.charts import Bar, Line, Mark, Panel, number, panels, timeline
 from demos.report.parts import BREAK_S
-from demos.report.svg import Bar, Line, Mark, number, panel, timeline
 
 _X = "seconds from the switch"
 
@@ -72,29 +72,25 @@ def _cards(report: Mapping[str, Any]) -> str:
 
 
 def _prices(report: Mapping[str, Any], switch: int, x: tuple[float, float], mark: Mark) -> str:
-    symbols = list(report["series"]["avg_1s"])
-    panels = "".join(
-        panel(
+    series = report["series"]
+    stack = [
+        Panel(
+            symbol,
+            "$",
             [
-                Line("avg_1s", parts.line(report["series"]["avg_1s"][symbol], switch, 0.01), "a", BREAK_S),
-                Line("avg_1m", parts.line(report["series"]["avg_1m"].get(symbol, []), switch, 0.01), "b", BREAK_S),
+                Line("avg_1s", parts.line(points, switch, 0.01), "a", BREAK_S),
+                Line("avg_1m", parts.line(series["avg_1m"].get(symbol, []), switch, 0.01), "b", BREAK_S, width=1.8),
             ],
-            x,
-            title=symbol,
-            unit="$",
-            marks=[mark],
-            x_label=_X if symbol == symbols[-1] else "",
-            height=190 if symbol == symbols[-1] else 164,
         )
-        for symbol in symbols
-    )
+        for symbol, points in series["avg_1s"].items()
+    ]
     return parts.figure(
         "Average prices across the upgrade",
         "The thin line is the average price of each second, which v1 and v2 both compute. It runs through the switch "
         "(shaded) without a hole: every second has its point, because the new version continued from the old one's "
         "state and the trades waited in Kafka. The thicker line is the average of the last minute, which only v2 "
         "computes. It begins where v2 began to count; its first minute covers less than sixty seconds of trades.",
-        panels,
+        panels(stack, x, x_label=_X, marks=[mark]),
     )
 
 
@@ -105,7 +101,7 @@ def _volume(report: Mapping[str, Any], switch: int, x: tuple[float, float], mark
         "The number of shares traded in each second over all symbols. It appears with v2, with state of its own that "
         "started empty at the trade where the snapshot was taken. The first second is partial for that reason: it "
         "counts only the trades after that point, and the recount expects exactly those.",
-        panel([line], x, title="All symbols", unit="shares", marks=[mark], zero=True, x_label=_X),
+        panels([Panel("All symbols", "shares", [line], zero=True)], x, x_label=_X, marks=[mark]),
     )
 
 
@@ -124,7 +120,7 @@ def _lateness(report: Mapping[str, Any], switch: int, x: tuple[float, float], ma
         "which is what someone in front of a dashboard feels. "
         f"{numbers}The peak is the upgrade: points of the seconds in which no version was writing come all at once, "
         "as soon as the new one takes over.",
-        panel([line], x, title="Lateness", unit="s", marks=[mark], zero=True, x_label=f"window end, {_X}"),
+        panels([Panel("Lateness", "s", [line], zero=True)], x, x_label=f"window end, {_X}", marks=[mark]),
     )
 
 
@@ -139,7 +135,7 @@ def _steps(report: Mapping[str, Any]) -> str:
             parts.rel(step["started_ms"], start),
             parts.rel(step["ended_ms"], start),
             parts.seconds(parts.rel(step["ended_ms"], step["started_ms"])),
-            "switch" if step["task"] == "switch" else "bar",
+            "mark" if step["task"] == "switch" else "a",
         )
         for step in steps
     ]
