@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,7 +27,7 @@ _COLOURS = {
     "c": "#000006",
     "mark": "#000007",
 }
-_STYLE = {
+_STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "font.size": 8.5,
     "text.color": _COLOURS["ink"],
@@ -149,7 +149,7 @@ def _drawing(height: float, rows: int = 1) -> Iterator[tuple[Figure, Sequence[Ax
 
     with rc_context(_STYLE):
         figure = Figure((_WIDTH, height), layout="constrained")
-        yield figure, figure.subplots(rows, sharex=True, squeeze=False)[:, 0]
+        yield figure, list(figure.subplots(rows, sharex=True, squeeze=False)[:, 0])
 
 
 def _broken(points: Points, gap: float) -> tuple[list[float], list[float]]:
