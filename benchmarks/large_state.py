@@ -20,11 +20,10 @@ from benchmarks.session import Session
 from demos.upgrade import JOB
 from stack import lifecycle
 from stack.layout import Layout
-from stack.private import read_pairs
 from streamops import snapshots
 from streamops.model.records import Deployment, JobRecord, StageStart, now
 from streamops.operations.follow import request
-from streamops.settings import Settings
+from streamops.settings import Settings, read_pairs
 from streamops.snapshots import Origin, verification
 from streamops.spark import checkpoints, local_spark
 from streamops.store import documents, keys

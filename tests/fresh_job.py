@@ -20,14 +20,13 @@ from typing import Any
 import pyspark
 from pydantic import SecretStr
 
-from stack.private import read_pairs
 from streamops.clients.kafka import Ledger
 from streamops.model import records
 from streamops.model.errors import UnreachableError
 from streamops.model.records import DriverStatus, JobRecord, State
 from streamops.recount.recounting import recount_job
 from streamops.recount.report import Report
-from streamops.settings import ENV_FILE, REPOSITORY, Settings
+from streamops.settings import ENV_FILE, REPOSITORY, Settings, read_pairs
 from streamops.store import documents, keys
 from streamops.store.object_store import ObjectStore
 from streamops.versions import artifacts

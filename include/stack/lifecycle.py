@@ -14,13 +14,13 @@ import psutil
 
 from stack import builds, configure, ports, postgres, ready, supervision
 from stack.layout import Layout
-from stack.private import prepare_env, read_pairs
+from stack.private import prepare_env
 from stack.programs import AIRFLOW, FLEET, GENERATOR, SPARE_WORKERS, WORKERS, Traffic
 from streamops.clients.supervisor import Program, Supervisor
 from streamops.cluster import nodes
 from streamops.cluster import record as cluster_record
 from streamops.model.errors import RefusedError, StreamOpsError
-from streamops.settings import Settings
+from streamops.settings import Settings, read_pairs
 from streamops.store.object_store import ObjectStore
 
 Say = Callable[[str], None]

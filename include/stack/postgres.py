@@ -18,8 +18,8 @@ import psycopg2
 
 from stack import builds
 from stack.layout import Layout
-from stack.private import read_pairs
 from streamops.model.errors import NotFoundError, RefusedError, StreamOpsError
+from streamops.settings import read_pairs
 
 USER = DATABASE = "airflow"
 _ADMINISTRATOR = "postgres"  # of the database; no one can connect as this one

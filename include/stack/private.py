@@ -8,6 +8,7 @@ import secrets
 from pathlib import Path
 
 from stack.layout import OFFSET, Layout
+from streamops.settings import read_pairs
 
 
 def write_private(path: Path, text: str) -> None:
@@ -20,14 +21,8 @@ def write_private(path: Path, text: str) -> None:
     os.replace(fresh, path)
 
 
-def read_pairs(path: Path) -> dict[str, str]:
-    """KEY=VALUE lines; empty when there is no such file."""
-    lines = path.read_text().splitlines() if path.is_file() else []
-    return dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
-
-
 def render_pairs(title: str, pairs: dict[str, str]) -> str:
-    """The same, as text with a title."""
+    """A private file's KEY=VALUE lines with a title, as ``settings.read_pairs`` reads them."""
     return "".join([f"# {title}\n", *(f"{key}={value}\n" for key, value in pairs.items())])
 
 

@@ -13,11 +13,10 @@ from typing import Any
 from pydantic import SecretStr
 
 from stack.layout import Layout
-from stack.private import read_pairs
 from streamops.clients.kafka import Ledger
 from streamops.clients.provision import Identity, ensure_bucket, ensure_identities, ensure_influx
 from streamops.model.errors import StreamOpsError, UnreachableError
-from streamops.settings import Settings
+from streamops.settings import Settings, read_pairs
 from streamops.store import identities, waiting
 
 _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # loopback never goes through a proxy

@@ -11,10 +11,11 @@ from collections.abc import Mapping
 from dataclasses import asdict
 
 from stack.layout import REPOSITORY, Layout
-from stack.private import read_pairs, write_private
+from stack.private import write_private
 from stack.programs import Program, Traffic, common_environment, programs
 from streamops.clients.supervisor import Supervisor
 from streamops.model.errors import NotFoundError, StreamOpsError, UnreachableError
+from streamops.settings import read_pairs
 from streamops.store import waiting
 
 

@@ -61,5 +61,11 @@ class Settings(BaseModel):
         path = path or Path(os.environ.get(ENV_FILE) or REPOSITORY / ".streamops" / "stack.env")
         if not path.is_file():
             raise NotFoundError(f"No stack is set up: {path} does not exist. Run 'make up' first.")
-        pairs = (line.split("=", 1) for line in path.read_text().splitlines() if "=" in line and line[0] != "#")
-        return cls.model_validate({key.strip().lower(): value.strip() for key, value in pairs})
+        return cls.model_validate({key.lower(): value for key, value in read_pairs(path).items()})
+
+
+def read_pairs(path: Path) -> dict[str, str]:
+    """KEY=VALUE lines of a private file; empty when there is no such file."""
+    lines = path.read_text().splitlines() if path.is_file() else []
+    pairs = (line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
+    return {key.strip(): value.strip() for key, value in pairs}

@@ -15,10 +15,9 @@ import pytest
 from runbooks import at_work, log, run_to_end
 from stack import postgres
 from stack.layout import Layout
-from stack.private import read_pairs
 from streamops.clients.airflow import Airflow, Run
 from streamops.model.errors import NotFoundError
-from streamops.settings import Settings
+from streamops.settings import Settings, read_pairs
 
 pytestmark = [pytest.mark.stack, pytest.mark.full]
 DAYS = 20

@@ -23,9 +23,9 @@ import pytest
 import stand_ins
 import yaml
 
-from stack import private
 from stack.compose import engine, host
 from stack.layout import REPOSITORY
+from streamops.settings import read_pairs
 
 JOB = "trade-analyser"
 RATE = "2000"  # trades a second: what is shown here is that nothing is lost, not how fast it is
@@ -181,7 +181,7 @@ def test_everything_is_back_after_down_and_up(containers: Containers) -> None:
 
 
 def test_no_process_runs_as_root_and_no_secret_shows(containers: Containers) -> None:
-    pairs = private.read_pairs(host.ENV)
+    pairs = read_pairs(host.ENV)
     secrets = {value for name, value in pairs.items() if name.startswith(host.PREFIX)}
     assert secrets
     for container in containers.run("ps", "--quiet").stdout.split():

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 import yaml
 
-from stack import builds, configure, private
+from stack import builds, configure
 from stack.compose import container, engine, host
 from stack.layout import PORTS, REPOSITORY
 from stack.programs import AIRFLOW
 from streamops.model.errors import RefusedError
+from streamops.settings import read_pairs
 
 COMPOSE: dict[str, Any] = yaml.safe_load((REPOSITORY / "docker-compose.yaml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
@@ -87,7 +88,7 @@ def test_no_secret_is_spelled_out_or_passed_in_the_environment() -> None:
 
 def test_every_secret_is_a_line_of_the_private_file_and_is_used(tmp_path: Path) -> None:
     host.write_secrets(tmp_path / ".env")
-    written = private.read_pairs(tmp_path / ".env")
+    written = read_pairs(tmp_path / ".env")
     used = set().union(*(sources(name) for name in SERVICES))
     assert used == set(COMPOSE["secrets"])
     assert {f"{host.PREFIX}{name}" for name in used} <= set(written)
@@ -193,4 +194,4 @@ def test_secrets_are_not_made_again_for_servers_that_know_others(
 def test_what_else_stands_in_the_private_file_stays(tmp_path: Path) -> None:
     (tmp_path / ".env").write_text("STREAMOPS_RATE=500\n")
     host.write_secrets(tmp_path / ".env")
-    assert private.read_pairs(tmp_path / ".env")["STREAMOPS_RATE"] == "500"
+    assert read_pairs(tmp_path / ".env")["STREAMOPS_RATE"] == "500"

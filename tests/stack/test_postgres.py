@@ -22,9 +22,10 @@ from sqlalchemy.engine import make_url
 
 from stack import builds, configure, lifecycle, ports, postgres, supervision
 from stack.layout import PORTS, Layout
-from stack.private import prepare_env, read_pairs
+from stack.private import prepare_env
 from stack.programs import Traffic, programs
 from streamops.model.errors import NotFoundError, RefusedError, StreamOpsError
+from streamops.settings import read_pairs
 
 
 @pytest.fixture

@@ -16,13 +16,12 @@ import pytest
 from fresh_job import as_root
 from stack import configure, lifecycle, supervision
 from stack.layout import Layout
-from stack.private import read_pairs
 from stack.programs import GENERATOR, Traffic
 from streamops.clients.kafka import Ledger
 from streamops.clients.supervisor import Supervisor
 from streamops.cluster import record as cluster_record
 from streamops.model.errors import UnreachableError
-from streamops.settings import Settings
+from streamops.settings import Settings, read_pairs
 from streamops.store.object_store import ObjectStore
 
 pytestmark = [pytest.mark.stack, pytest.mark.full]

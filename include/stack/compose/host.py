@@ -17,8 +17,9 @@ from pathlib import Path
 from stack import builds, ready
 from stack.compose import engine
 from stack.layout import REPOSITORY, Layout
-from stack.private import generated, read_pairs, render_pairs, write_private
+from stack.private import generated, render_pairs, write_private
 from streamops.model.errors import RefusedError, StreamOpsError
+from streamops.settings import read_pairs
 
 ENV = REPOSITORY / ".env"
 # Compose takes what the caller's environment has before what '.env' says: no name of another program may match.

@@ -23,6 +23,7 @@ from streamops.model.definitions import (
     VersionName,
 )
 from streamops.model.errors import DefinitionError
+from streamops.model.wording import wrong_fields
 
 
 class _Model(BaseModel):
@@ -91,12 +92,8 @@ def parse(text: str, name: str = "file") -> tuple[Declared, ...]:
         try:
             found.append(_ANY.validate_python(document))
         except ValidationError as error:
-            told = [
-                f"{'.'.join(str(part) for part in item['loc'] if part not in ('job', 'snapshot', 'cluster'))}: "
-                f"{item['msg'].removeprefix('Value error, ')}"
-                for item in error.errors()
-            ]
-            raise DefinitionError(f"{name}, document {number}: {'; '.join(told)}.") from None
+            told = wrong_fields(error, "the document", unwritten=("job", "snapshot", "cluster"))
+            raise DefinitionError(f"{name}, document {number}: {told}.") from None
     return tuple(found)
 
 

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from streamops.model.definitions import Memory
 from streamops.model.errors import NotFoundError, RefusedError
 from streamops.model.names import NODE
+from streamops.model.wording import wrong_fields
 
 MAX_INVENTORY_BYTES = 256 * 1024
 NodeName = Annotated[str, Field(pattern=f"^{NODE.pattern}$")]
@@ -87,8 +88,7 @@ def parse(text: str, where: str = "the inventory") -> Inventory:
         line = f" (line {mark.line + 1})" if mark else ""
         raise RefusedError(f"{where} is not YAML{line}; correct it.") from None
     except ValidationError as error:
-        told = "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors())
-        raise RefusedError(f"{where} is wrong: {told}.") from None
+        raise RefusedError(f"{where} is wrong: {wrong_fields(error)}.") from None
 
 
 def load(path: Path | str) -> Inventory:

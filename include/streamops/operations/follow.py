@@ -15,6 +15,7 @@ from streamops.clients.airflow import Airflow, Run
 from streamops.model import records
 from streamops.model.errors import LockedError, NotFoundError, RefusedError, StreamOpsError, UnreachableError
 from streamops.model.names import CLUSTER
+from streamops.model.wording import wrong_fields
 from streamops.operations import runbooks
 from streamops.operations.operation import Operation, Request
 from streamops.store import documents, keys, waiting
@@ -51,14 +52,8 @@ def request(runbook: str, /, **values: Any) -> Request:
     try:
         return runbooks.find(runbook).request.model_validate({"runbook": runbook, **given})
     except ValidationError as error:
-        told = [f"{'.'.join(map(str, item['loc'])) or runbook}: {_wrong(runbook, item)}" for item in error.errors()]
-        raise RefusedError(f"The request is refused: {'; '.join(told)}. Nothing was touched.") from None
-
-
-def _wrong(runbook: str, item: Any) -> str:
-    if item["type"] == "extra_forbidden":
-        return f"{runbook} has no such field"
-    return str(item["msg"]).removeprefix("Value error, ").rstrip(".")
+        told = wrong_fields(error, runbook)
+        raise RefusedError(f"The request is refused: {told}. Nothing was touched.") from None
 
 
 def view(runbook: str, operation: Operation | None, now: datetime) -> tuple[StepView, ...]:

@@ -21,6 +21,7 @@ from streamops.model.names import checked
 from streamops.model.names import library as reference
 from streamops.model.records import LibraryUse
 from streamops.model.stored import Stored
+from streamops.model.wording import wrong_fields
 from streamops.store import documents, keys
 from streamops.store.object_store import ObjectStore
 from streamops.versions import archives
@@ -122,8 +123,9 @@ def collect(directory: Path) -> tuple[LibraryDefinition, dict[str, bytes]]:
     try:
         definition = LibraryDefinition.model_validate(found[0] if len(found) == 1 else None)
     except ValidationError as error:
-        wrong = "; ".join(f"{'.'.join(map(str, item['loc'])) or 'it'}: {item['msg']}" for item in error.errors())
-        raise DefinitionError(f"{path} needs library and version, and may have a description: {wrong}.") from None
+        raise DefinitionError(
+            f"{path} needs library and version, and may have a description: {wrong_fields(error)}."
+        ) from None
     files = archives.tree(directory, suffix=".py")
     modules = (f"{definition.library}.py", f"{definition.library}/__init__.py")
     if not any(name in files for name in modules):
