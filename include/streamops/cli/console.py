@@ -21,7 +21,9 @@ from rich.table import Table
 from typer.core import TyperGroup
 
 from streamops.model.errors import NotFoundError, StreamOpsError
+from streamops.model.names import CLUSTER, checked
 from streamops.settings import ENV_FILE, Settings
+from streamops.store.jobs import names
 from streamops.store.object_store import ObjectStore
 
 P = ParamSpec("P")
@@ -34,6 +36,8 @@ out = Console(highlight=False, soft_wrap=True, width=max(160, shutil.get_termina
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for a script.")]
+
+OnlyJob = Annotated[str | None, typer.Argument(help="Only this job's.")]
 
 
 class Group(TyperGroup):
@@ -48,6 +52,11 @@ class Group(TyperGroup):
 def noun(help_text: str) -> typer.Typer:
     """A command group whose default verb is ``list``."""
     return typer.Typer(cls=Group, help=help_text, no_args_is_help=False)
+
+
+def jobs_or_all(store: ObjectStore, job: str | None) -> list[str]:
+    """The job that was asked for, or the cluster and every job. Raises NameRefusedError."""
+    return [CLUSTER, *names(store)] if job is None else [checked("job", job)]
 
 
 def guarded(command: Callable[P, R]) -> Callable[P, R]:

@@ -10,14 +10,13 @@ import typer
 from streamops.cli import console
 from streamops.clients.airflow import Airflow
 from streamops.model.errors import NotFoundError, UnreachableError
-from streamops.model.names import CLUSTER, checked, label
+from streamops.model.names import checked, label
 from streamops.model.owner import Owner
 from streamops.operations import runbooks
 from streamops.operations.follow import view
 from streamops.operations.operation import Operation
 from streamops.settings import Settings
 from streamops.store import documents, keys
-from streamops.store.jobs import names
 from streamops.store.object_store import ObjectStore
 
 if TYPE_CHECKING:
@@ -30,17 +29,12 @@ Id = Annotated[str, typer.Argument(metavar="ID", help="The operation, as 'stream
 
 @app.command("list")
 @console.guarded
-def list_(
-    job: Annotated[str | None, typer.Argument(help="Only this job's.")] = None,
-    json: console.Json = False,
-) -> None:
+def list_(job: console.OnlyJob = None, json: console.Json = False) -> None:
     """List operations, newest last."""
     from streamops.operations.engine import list_operations
 
-    if job is not None:
-        checked("job", job)
     store = console.store()
-    jobs = [job] if job is not None else [CLUSTER, *names(store)]
+    jobs = console.jobs_or_all(store, job)
     found = sorted((item for name in jobs for item in list_operations(store, name)), key=lambda item: item.created)
     columns: dict[str, console.Cell[Operation]] = {
         "TIME": lambda item: console.when(item.created),
@@ -103,7 +97,7 @@ def abort(operation_id: Id) -> None:
 def find(store: ObjectStore, operation_id: str) -> Operation:
     """An operation by its id, whatever its job. Raises NotFoundError."""
     checked("snapshot", operation_id)
-    for job in [CLUSTER, *names(store)]:
+    for job in console.jobs_or_all(store, None):
         found = documents.read(store, keys.operation(job, operation_id), Operation)
         if found:
             return found.value

@@ -8,11 +8,10 @@ import typer
 
 from streamops.cli import console
 from streamops.model.errors import NotFoundError
-from streamops.model.names import CLUSTER, checked, label
+from streamops.model.names import checked, label
 from streamops.operations import receipts
 from streamops.operations.receipts import Receipt
 from streamops.store import documents, keys
-from streamops.store.jobs import names
 from streamops.store.object_store import ObjectStore
 
 app = console.noun("List receipts, or show one.")
@@ -20,15 +19,10 @@ app = console.noun("List receipts, or show one.")
 
 @app.command("list")
 @console.guarded
-def list_(
-    job: Annotated[str | None, typer.Argument(help="Only this job's.")] = None,
-    json: console.Json = False,
-) -> None:
+def list_(job: console.OnlyJob = None, json: console.Json = False) -> None:
     """List receipts, newest last."""
-    if job is not None:
-        checked("job", job)
     store = console.store()
-    found = [receipt for name in ([job] if job else [CLUSTER, *names(store)]) for receipt in read_all(store, name)]
+    found = [receipt for name in console.jobs_or_all(store, job) for receipt in read_all(store, name)]
     columns: dict[str, console.Cell[Receipt]] = {
         "FINISHED": lambda item: console.when(item.finished),
         "JOB": lambda item: label(item.job),
@@ -49,7 +43,8 @@ def show(
     """Show one receipt."""
     checked("snapshot", operation)
     store = console.store()
-    found = next((item for job in [CLUSTER, *names(store)] if (item := receipts.read(store, job, operation))), None)
+    known = (receipts.read(store, job, operation) for job in console.jobs_or_all(store, None))
+    found = next(filter(None, known), None)
     if found is None:
         raise NotFoundError(f"There is no receipt {operation!r}; 'streamops receipts' lists them.")
     if json:

@@ -46,10 +46,7 @@ def owner() -> Owner:
 
 @app.command("list")
 @console.guarded
-def list_(
-    job: Annotated[str | None, typer.Argument(help="Only this job's.")] = None,
-    json: console.Json = False,
-) -> None:
+def list_(job: console.OnlyJob = None, json: console.Json = False) -> None:
     """List snapshots, newest last."""
     if job is not None:
         checked("job", job)

@@ -235,26 +235,36 @@ class Windows:
             steps.append((steps[-1][0] + value, steps[-1][1] + 1))
         between = None
         if len(panes) > 1:
-            between = (self._extreme(slot, list(panes.values()), -1), self._extreme(slot, list(panes.values()), 1))
+            begun = list(panes.values())
+            between = (self._extreme(slot, begun, -1), self._extreme(slot, begun, 1))
         return Expected(sure.value if sure else None, tuple(others), between)
 
     def _extreme(self, slot: list[Value], panes: list[list[tuple[Value, Value]]], sign: int) -> Value:
-        """The largest (or smallest) value that some beginnings of the panes' late events give."""
-        if not slot[1] and all(len(steps) > 1 and not steps[0][1] for steps in panes):  # no event, no point
+        """The largest (``sign`` 1) or smallest (-1) value that a job may have written.
+
+        Of each pane it has counted the first 0, 1, 2 ... late events: ``panes`` hold the (sum, count) of each such
+        beginning. What is best for an average in one pane depends on the others; Dinkelbach's method takes from
+        each what gains most over a level, and makes the average of that the next level, until nothing is gained.
+        """
+        if not slot[1] and all(len(steps) > 1 and not steps[0][1] for steps in panes):
+            # A point has at least one event: the first late one of some pane was counted.
             forced = ([*panes[:at], steps[1:], *panes[at + 1 :]] for at, steps in enumerate(panes))
             return max((self._extreme(slot, choice, sign) for choice in forced), key=lambda value: sign * value)
-        level = self._value(*(sum(part) for part in zip(slot, *(steps[-1] for steps in panes), strict=True)))
-        for _ in range(50):  # an average's extreme is found by raising the level until nothing lies beyond it
+        level = self._together(slot, [steps[-1] for steps in panes])
+        for _ in range(50):  # it takes a handful; the limit is for floats that do not settle
             best = [max(steps, key=lambda step: sign * self._gain(step, level)) for steps in panes]
-            total = slot[0] + sum(step[0] for step in best)
-            count = slot[1] + sum(step[1] for step in best)
-            found = self._value(total, count)
+            found = self._together(slot, best)
             if sign * (found - level) <= 0:
                 return level
             level = found
         return level
 
+    def _together(self, slot: list[Value], steps: list[tuple[Value, Value]]) -> Value:
+        total, count = (sum(part) for part in zip(slot, *steps, strict=True))
+        return self._value(total, count)
+
     def _gain(self, step: tuple[Value, Value], level: Value) -> Value:
+        """What a beginning adds over so many times the level as it has events."""
         if self.spec.aggregate == "average":
             return step[0] - level * step[1]
         return step[1] if self.spec.aggregate == "count" else step[0]
