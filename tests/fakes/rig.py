@@ -29,7 +29,7 @@ from streamops.operations.ports import Ports
 from streamops.operations.receipts import Receipt
 from streamops.settings import Settings
 from streamops.spark.submission import Submission
-from streamops.store import documents, jobs, keys
+from streamops.store import documents, jobs, keys, waiting
 from streamops.store.object_store import ObjectStore
 from streamops.versions import archives
 from streamops.versions.artifacts import ArtifactManifest
@@ -252,10 +252,7 @@ class Rig:
         return found
 
     def wait(self, condition: Callable[[], object], what: str, seconds: float = 300) -> None:
-        deadline = time.monotonic() + seconds
-        while not condition():
-            assert time.monotonic() < deadline, f"{what} did not happen in {seconds:g} s"
-            time.sleep(0.02)
+        assert waiting.until(condition, seconds, 0.02), f"{what} did not happen in {seconds:g} s"
 
     def offset(self, launch: str, stage: str) -> int:
         found = jobs.status(self.store, JOB, launch)

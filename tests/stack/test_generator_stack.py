@@ -23,6 +23,7 @@ from stack.trades import BLOCK, sequence
 from streamops.clients.kafka import Ledger
 from streamops.model.errors import NotFoundError, StreamOpsError, UnreachableError
 from streamops.settings import REPOSITORY, Settings
+from streamops.store import waiting
 
 pytestmark = [pytest.mark.stack, pytest.mark.full]
 NOW = int(time.time()) * 1000
@@ -40,10 +41,7 @@ def start(stack: Settings, topic: str, *more: str) -> subprocess.Popen[str]:
 
 
 def wait_for(condition: Callable[[], bool], seconds: float, what: str) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"{what} did not happen in {seconds} s"
-        time.sleep(0.1)
+    assert waiting.until(condition, seconds, 0.1), f"{what} did not happen in {seconds} s"
 
 
 def written(ledger: Ledger, topic: str) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import stat
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -22,6 +21,7 @@ from streamops.clients.supervisor import Supervisor
 from streamops.cluster import record as cluster_record
 from streamops.model.errors import UnreachableError
 from streamops.settings import Settings, read_pairs
+from streamops.store import waiting
 from streamops.store.object_store import ObjectStore
 
 pytestmark = [pytest.mark.stack, pytest.mark.full]
@@ -36,10 +36,7 @@ def layout(stack: Settings) -> Layout:
 
 
 def until(condition: Callable[[], bool], deadline_s: float = 60) -> None:
-    end = time.monotonic() + deadline_s
-    while not condition():
-        assert time.monotonic() < end, "the condition did not come true in time"
-        time.sleep(0.2)
+    assert waiting.until(condition, deadline_s, 0.2), "the condition did not come true in time"
 
 
 def secrets_of(layout: Layout) -> dict[str, bytes]:

@@ -54,11 +54,6 @@ def noun(help_text: str) -> typer.Typer:
     return typer.Typer(cls=Group, help=help_text, no_args_is_help=False)
 
 
-def jobs_or_all(store: ObjectStore, job: str | None) -> list[str]:
-    """The job that was asked for, or the cluster and every job. Raises NameRefusedError."""
-    return [CLUSTER, *names(store)] if job is None else [checked("job", job)]
-
-
 def guarded(command: Callable[P, R]) -> Callable[P, R]:
     """Turn an error that an operator may see into one sentence and exit code 1."""
 
@@ -116,6 +111,13 @@ def settings() -> Settings:
 def store() -> ObjectStore:
     """Its object store."""
     return ObjectStore(settings())
+
+
+def store_and_jobs(job: str | None = None) -> tuple[ObjectStore, list[str]]:
+    """The object store, and in it the job that was asked for, or the cluster and every job. Raises NameRefusedError."""
+    asked = None if job is None else [checked("job", job)]  # before a server is asked
+    found = store()
+    return found, asked or [CLUSTER, *names(found)]
 
 
 def retention() -> ObjectStore:

@@ -10,13 +10,14 @@ import typer
 from streamops.cli import console
 from streamops.clients.airflow import Airflow
 from streamops.model.errors import NotFoundError, UnreachableError
-from streamops.model.names import checked, label
+from streamops.model.names import CLUSTER, checked, label
 from streamops.model.owner import Owner
 from streamops.operations import runbooks
 from streamops.operations.follow import view
 from streamops.operations.operation import Operation
 from streamops.settings import Settings
 from streamops.store import documents, keys
+from streamops.store.jobs import names
 from streamops.store.object_store import ObjectStore
 
 if TYPE_CHECKING:
@@ -33,8 +34,7 @@ def list_(job: console.OnlyJob = None, json: console.Json = False) -> None:
     """List operations, newest last."""
     from streamops.operations.engine import list_operations
 
-    store = console.store()
-    jobs = console.jobs_or_all(store, job)
+    store, jobs = console.store_and_jobs(job)
     found = sorted((item for name in jobs for item in list_operations(store, name)), key=lambda item: item.created)
     columns: dict[str, console.Cell[Operation]] = {
         "TIME": lambda item: console.when(item.created),
@@ -97,7 +97,7 @@ def abort(operation_id: Id) -> None:
 def find(store: ObjectStore, operation_id: str) -> Operation:
     """An operation by its id, whatever its job. Raises NotFoundError."""
     checked("snapshot", operation_id)
-    for job in console.jobs_or_all(store, None):
+    for job in [CLUSTER, *names(store)]:
         found = documents.read(store, keys.operation(job, operation_id), Operation)
         if found:
             return found.value

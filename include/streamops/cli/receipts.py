@@ -21,8 +21,8 @@ app = console.noun("List receipts, or show one.")
 @console.guarded
 def list_(job: console.OnlyJob = None, json: console.Json = False) -> None:
     """List receipts, newest last."""
-    store = console.store()
-    found = [receipt for name in console.jobs_or_all(store, job) for receipt in read_all(store, name)]
+    store, jobs = console.store_and_jobs(job)
+    found = [receipt for name in jobs for receipt in read_all(store, name)]
     columns: dict[str, console.Cell[Receipt]] = {
         "FINISHED": lambda item: console.when(item.finished),
         "JOB": lambda item: label(item.job),
@@ -42,9 +42,8 @@ def show(
 ) -> None:
     """Show one receipt."""
     checked("snapshot", operation)
-    store = console.store()
-    known = (receipts.read(store, job, operation) for job in console.jobs_or_all(store, None))
-    found = next(filter(None, known), None)
+    store, jobs = console.store_and_jobs()
+    found = next((receipt for job in jobs if (receipt := receipts.read(store, job, operation))), None)
     if found is None:
         raise NotFoundError(f"There is no receipt {operation!r}; 'streamops receipts' lists them.")
     if json:
