@@ -10,11 +10,11 @@ from pathlib import Path
 
 from demos.fleet import alpha, beta
 from demos.fleet.recount import compare, expected
-from demos.fleet.vehicles import CITIES, SPEED_KMH, Vehicle, distance_km, drives, read_ledger
+from demos.fleet.vehicles import CITIES, SPEED_KMH, Fleet, Vehicle, distance_km, read_ledger
 
 
 def positions(seed: int, rounds: int = 200) -> list[tuple[str, float, float]]:
-    found = (vehicle.ping(0.0) for due in islice(drives("alpha", seed, 5, 60.0), rounds) for vehicle in due)
+    found = (vehicle.ping(0.0) for due in islice(Fleet("alpha", 5, 60.0, seed).rounds(), rounds) for vehicle in due)
     return [(ping.vin, ping.latitude, ping.longitude) for ping in found]
 
 
@@ -38,7 +38,7 @@ def test_vehicles_stay_between_their_cities_and_within_their_speed() -> None:
 
 
 def test_every_vehicle_pings_once_in_an_interval_and_vins_differ() -> None:
-    seen = [vehicle.vin for due in islice(drives("beta", 1, 30, 3.0), 10) for vehicle in due]
+    seen = [vehicle.vin for due in islice(Fleet("beta").rounds(), 10) for vehicle in due]
     assert len(seen) == len(set(seen)) == 30
     assert all(len(vin) == 17 for vin in seen)
 
@@ -46,7 +46,7 @@ def test_every_vehicle_pings_once_in_an_interval_and_vins_differ() -> None:
 def test_alpha_writes_one_file_per_vehicle_and_every_line_is_in_its_ledger(tmp_path: Path) -> None:
     stopped = threading.Event()
     threading.Timer(0.5, stopped.set).start()
-    written = alpha.run(tmp_path / "alpha", tmp_path / "alpha.jsonl", stopped, vehicles=3, interval_s=0.1)
+    written = alpha.run(tmp_path / "alpha", tmp_path / "alpha.jsonl", stopped, Fleet("alpha", 3, 0.1))
     lines = {line for path in (tmp_path / "alpha").iterdir() for line in path.read_text().splitlines()}
     entries = read_ledger(tmp_path / "alpha.jsonl")
     told = {f"{e['vin']},{e['latitude']},{e['longitude']},{e['time']}" for e in entries}
@@ -58,7 +58,7 @@ def test_alpha_writes_one_file_per_vehicle_and_every_line_is_in_its_ledger(tmp_p
 def test_beta_counts_on_after_a_restart_and_answers_in_order(tmp_path: Path) -> None:
     for _ in range(2):
         pings, stopped = beta.Pings(tmp_path / "beta.jsonl"), threading.Event()
-        before, thread = len(pings), threading.Thread(target=beta.drive, args=(pings, stopped))
+        before, thread = len(pings), threading.Thread(target=beta.drive, args=(pings, stopped, Fleet("beta")))
         thread.start()
         deadline = time.monotonic() + 20
         while len(pings) == before:

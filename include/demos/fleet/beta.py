@@ -6,16 +6,14 @@ after a restart the numbers continue.
 
 from __future__ import annotations
 
-import argparse
 import json
-import signal
 import threading
-import time
+from argparse import ArgumentParser
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
-from demos.fleet.vehicles import Ledger, drives, read_ledger, sleep_until
+from demos.fleet.vehicles import Fleet, Ledger, read_ledger, started
 
 MOST = 10_000
 
@@ -68,43 +66,22 @@ def handler(pings: Pings) -> type[BaseHTTPRequestHandler]:
     return Handler
 
 
-def drive(
-    pings: Pings,
-    stopped: threading.Event,
-    *,
-    vehicles: int = 30,
-    interval_s: float = 3.0,
-    seed: int = 1,
-    speedup: float = 1.0,
-) -> None:
+def drive(pings: Pings, stopped: threading.Event, fleet: Fleet) -> None:
     """Add pings until stopped."""
-    due = time.monotonic()
-    for vehicles_due in drives("beta", seed, vehicles, interval_s, speedup):
-        for vehicle in vehicles_due:
-            pings.add(vehicle.ping(time.time()).as_json(sequence=len(pings) + 1))
-        due += interval_s / 10
-        sleep_until(due, stopped)
-        if stopped.is_set():
-            return
+    for ping in fleet.pings(stopped):
+        pings.add(ping.as_json(sequence=len(pings) + 1))
 
 
 def main() -> None:
     """Entry point."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = ArgumentParser(description=__doc__)
     parser.add_argument("--host", default="127.0.0.1", help="the address to listen on")
     parser.add_argument("--port", type=int, default=8000)
-    parser.add_argument("--ledger", type=Path, required=True)
-    parser.add_argument("--vehicles", type=int, default=30)
-    parser.add_argument("--interval", type=float, default=3.0, help="seconds between two pings of a vehicle")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--speedup", type=float, default=1.0, help="drive faster than plausible, to see it on a map")
-    args = parser.parse_args()
-    pings, stopped = Pings(args.ledger), threading.Event()
+    args, fleet, stopped = started("beta", parser)
+    pings = Pings(args.ledger)
     server = ThreadingHTTPServer((args.host, args.port), handler(pings))
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    for name in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(name, lambda *_: stopped.set())
-    drive(pings, stopped, vehicles=args.vehicles, interval_s=args.interval, seed=args.seed, speedup=args.speedup)
+    drive(pings, stopped, fleet)
     server.shutdown()
     print(f"beta has {len(pings)} pings", flush=True)
 

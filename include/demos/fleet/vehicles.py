@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 import math
 import random
+import signal
+import threading
 import time
+from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from itertools import cycle
 from pathlib import Path
 
 # Latitude and longitude in degrees.
@@ -81,19 +85,52 @@ def distance_km(begin: tuple[float, float], end: tuple[float, float]) -> float:
     return 2 * _EARTH_KM * math.asin(math.sqrt(half))
 
 
-def drives(fleet: str, seed: int, count: int, interval_s: float, speedup: float = 1.0) -> Iterator[list[Vehicle]]:
-    """Endless rounds: those vehicles that ping next, advanced; each pings once in ``interval_s``.
+@dataclass(frozen=True)
+class Fleet:
+    """Vehicles that each ping once in ``interval_s``; with ``speedup`` they drive faster than plausible."""
 
-    A round is a tenth of the interval, so that pings are spread over it. Times do not matter for the positions: a
-    fleet that is started again with the same seed drives the same way from the beginning.
-    """
-    vehicles = [Vehicle(fleet, number, seed) for number in range(count)]
-    while True:
-        for part in range(10):
+    name: str
+    vehicles: int = 30
+    interval_s: float = 3.0
+    seed: int = 1
+    speedup: float = 1.0
+
+    def rounds(self) -> Iterator[list[Vehicle]]:
+        """Endless rounds: those vehicles that ping next, advanced.
+
+        A round is a tenth of the interval, so that pings are spread over it. Times do not matter for the positions: a
+        fleet that is started again with the same seed drives the same way from the beginning.
+        """
+        vehicles = [Vehicle(self.name, number, self.seed) for number in range(self.vehicles)]
+        for part in cycle(range(10)):
             due = vehicles[part::10]
             for vehicle in due:
-                vehicle.advance(interval_s * speedup)
+                vehicle.advance(self.interval_s * self.speedup)
             yield due
+
+    def pings(self, stopped: threading.Event) -> Iterator[Ping]:
+        """Each ping when it is due, until stopped."""
+        due = time.monotonic()
+        for vehicles in self.rounds():
+            for vehicle in vehicles:
+                yield vehicle.ping(time.time())
+            due += self.interval_s / 10
+            if stopped.wait(max(0.0, due - time.monotonic())):
+                return
+
+
+def started(name: str, parser: ArgumentParser) -> tuple[Namespace, Fleet, threading.Event]:
+    """A simulator's arguments, its fleet, and what is set when the process is to end."""
+    parser.add_argument("--ledger", type=Path, required=True, help="a file outside what the job reads")
+    parser.add_argument("--vehicles", type=int, default=30)
+    parser.add_argument("--interval", type=float, default=3.0, help="seconds between two pings of a vehicle")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--speedup", type=float, default=1.0, help="drive faster than plausible, to see it on a map")
+    args = parser.parse_args()
+    stopped = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopped.set())
+    return args, Fleet(name, args.vehicles, args.interval, args.seed, args.speedup), stopped
 
 
 class Ledger:
@@ -115,8 +152,3 @@ def read_ledger(path: Path) -> list[dict[str, object]]:
         return []
     text = path.read_text(encoding="utf-8")
     return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
-
-
-def sleep_until(moment: float, stopped: object) -> None:
-    """Wait until a moment of the monotonic clock, or until the event is set."""
-    stopped.wait(max(0.0, moment - time.monotonic()))  # type: ignore[attr-defined]

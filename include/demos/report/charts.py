@@ -18,40 +18,23 @@ if TYPE_CHECKING:
 Points = Sequence[tuple[float, float]]
 
 # Colours are variables of the page's CSS. matplotlib knows no variables: it draws with these, one for each.
-_COLOURS = {
-    "ink": "#000001",
-    "soft": "#000002",
-    "line": "#000003",
-    "a": "#000004",
-    "b": "#000005",
-    "c": "#000006",
-    "mark": "#000007",
-}
+_COLOURS = {name: f"#00000{at}" for at, name in enumerate(("ink", "soft", "line", "a", "b", "c", "mark"), 1)}
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "font.size": 8.5,
     "text.color": _COLOURS["ink"],
-    "axes.labelcolor": _COLOURS["soft"],
-    "axes.edgecolor": _COLOURS["line"],
     "axes.facecolor": "none",
-    "axes.spines.left": False,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
+    **dict.fromkeys(("axes.spines.left", "axes.spines.right", "axes.spines.top", "legend.frameon"), False),
+    **dict.fromkeys(("xtick.major.size", "ytick.major.size", "legend.handlelength", "legend.handletextpad"), 0),
+    **dict.fromkeys(("xtick.color", "ytick.color", "axes.labelcolor"), _COLOURS["soft"]),
+    **dict.fromkeys(("axes.edgecolor", "grid.color"), _COLOURS["line"]),
     "axes.titlelocation": "left",
     "axes.titlesize": "medium",
     "axes.titleweight": "bold",
     "axes.axisbelow": True,
-    "grid.color": _COLOURS["line"],
     "grid.linewidth": 0.6,
     "xaxis.labellocation": "right",
-    "xtick.color": _COLOURS["soft"],
-    "ytick.color": _COLOURS["soft"],
-    "xtick.major.size": 0,
-    "ytick.major.size": 0,
-    "legend.frameon": False,
     "legend.labelcolor": "linecolor",
-    "legend.handlelength": 0,
-    "legend.handletextpad": 0,
     "lines.solid_capstyle": "butt",
 }
 _WIDTH = 9.2  # inches, of which an SVG has 72 units each; the page scales the picture to its own width

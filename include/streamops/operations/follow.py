@@ -130,8 +130,10 @@ class Runbooks:
         Raises:
             UnreachableError: not in time; names those that are missing.
         """
-        look = lambda: [name for name in runbooks if not self.airflow.ready(name)]  # noqa: E731
-        if missing := waiting.until(look, deadline_s, POLL_S, done=not_):
+        missing = waiting.until(
+            lambda: [name for name in runbooks if not self.airflow.ready(name)], deadline_s, POLL_S, done=not_
+        )
+        if missing:
             raise UnreachableError(
                 f"Airflow does not offer {', '.join(missing)} after {deadline_s:g} s; see its import errors."
             )
