@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from streamops.cli.advice import Advice, Look, advise
-from streamops.model.records import DriverStatus, StageStatus, State
+from streamops.model.records import LIVE, DriverStatus, StageStatus, State
 
 T = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -40,6 +40,13 @@ def test_rates_are_measured_between_two_looks():
 def test_a_lag_of_a_batch_or_two_is_keeping_up():
     found = advise(look(130_000, 3, a=stage(115_000, at=3)), look(100_000, a=stage(85_000)))
     assert flow(found, "a").catch_up_s == 0
+    assert found.next_step == "Nothing to do."
+
+
+def test_a_stage_in_real_time_is_not_busy_for_as_long_as_its_batch_lasts():
+    live = {"phase": LIVE, "processed_rate": 10_000.0}
+    found = advise(look(230_000, 3, a=stage(100_000, at=3, **live)), look(200_000, a=stage(100_000, **live)))
+    assert (flow(found, "a").busy, flow(found, "a").catch_up_s) == (0.0, 0.0)  # 13 s since its last commit
     assert found.next_step == "Nothing to do."
 
 

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from streamops.model.definitions import Definition
-from streamops.model.records import Deployment, Offsets
+from streamops.model.records import LIVE, Deployment, Offsets
 from streamops_runtime.code import StageFunction
 from streamops_runtime.gate import Gate
 from streamops_runtime.results import Results
@@ -30,7 +30,7 @@ class Phase(StrEnum):
 
     SETTLING = "settling"  # writes what its last query has given
     CATCHING_UP = "catching up"  # reads in batches up to the present
-    LIVE = "live"
+    LIVE = LIVE
 
 
 @dataclass

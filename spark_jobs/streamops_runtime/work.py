@@ -364,7 +364,8 @@ class Work:
 
     def _status(self, stage: RunningStage) -> StageStatus:
         """What Spark reports of a stage, and what only its driver knows."""
-        own = {"outputs": stage.gate.outputs, "last_output": stage.gate.last_output, "failures": stage.failures}
+        own: dict[str, Any] = {"phase": stage.phase or "", "failures": stage.failures}
+        own |= {"outputs": stage.gate.outputs, "last_output": stage.gate.last_output}
         return self.progress[stage.name].status.model_copy(update=own)
 
     def _sum_up(self) -> None:

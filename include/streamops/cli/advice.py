@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from streamops.model.records import FINAL, DriverStatus, Offsets, StageStatus, State
+from streamops.model.records import FINAL, LIVE, DriverStatus, Offsets, StageStatus, State
 
 SILENT_S = 15.0  # a driver publishes about once a second; this long without a word is worth a look
 BUSY = 0.85  # of the time between two batches spent inside one
 LATE_S = 5.0  # a lag of this many seconds of traffic is "keeping up": it is one or two batches
+LIVE_LATE_S = 15.0  # the same in real time, where a commit comes every ten seconds and results do not wait for it
 
 # Parts of a batch as Spark names them, and what they stand for.
 _PARTS = {
@@ -89,7 +90,7 @@ def advise(look: Look, earlier: Look | None = None, *, should_run: bool = False)
         return Advice(None, (), "Wait for the first batch of every stage.", (reason,))
     usable = earlier if earlier and earlier.status.holder == status.holder else None
     flows = tuple(_flow(name, stage, look, usable) for name, stage in sorted(status.stages.items()))
-    limiting = max(flows, key=lambda flow: (flow.lag > flow.rate_in * LATE_S, flow.busy, flow.lag))
+    limiting = max(flows, key=lambda flow: (flow.catch_up_s != 0.0, flow.busy, flow.lag))
     step, reasons = _next(limiting, status.stages[limiting.stage], status)
     return Advice(limiting.stage, flows, step, reasons + _remarks(status))
 
@@ -104,14 +105,15 @@ def _flow(name: str, stage: StageStatus, look: Look, earlier: Look | None) -> St
         if before and before.last_commit and stage.last_commit and stage.last_commit > before.last_commit:
             span = (stage.last_commit - before.last_commit).total_seconds()
             rate_out = _distance(before.offsets, stage.offsets) / span
-    busy = min(1.0, stage.input_rate / stage.processed_rate) if stage.processed_rate > 0 else 0.0
-    return StageFlow(name, rate_in, rate_out, lag, busy, _catch_up(rate_in, rate_out, stage.processed_rate, lag))
+    live = stage.phase == LIVE  # a batch in real time lasts as long as it should, and says nothing of the work in it
+    busy = min(1.0, stage.input_rate / stage.processed_rate) if stage.processed_rate > 0 and not live else 0.0
+    late = rate_in * (LIVE_LATE_S if live else LATE_S)
+    catch_up = 0.0 if lag <= late else _catch_up(rate_in, rate_out, stage.processed_rate, lag)
+    return StageFlow(name, rate_in, rate_out, lag, busy, catch_up)
 
 
 def _catch_up(rate_in: float, rate_out: float, capacity: float, lag: int) -> float | None:
     """Seconds until the lag is gone, at the faster of what it does and what it showed it can do."""
-    if lag <= rate_in * LATE_S:
-        return 0.0
     surplus = max(rate_out, capacity) - rate_in
     return lag / surplus if surplus > 0 else None
 

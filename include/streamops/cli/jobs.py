@@ -17,7 +17,7 @@ from streamops.model import records
 from streamops.model.errors import DamagedError, NotFoundError
 from streamops.model.names import checked
 from streamops.model.owner import Owner
-from streamops.model.records import FINAL, Deployment, DriverStatus, JobRecord, Lease, Offsets, State
+from streamops.model.records import FINAL, LIVE, Deployment, DriverStatus, JobRecord, Lease, Offsets, State
 from streamops.settings import Settings
 from streamops.store import documents, keys, locks
 from streamops.store import jobs as job_state
@@ -147,8 +147,8 @@ def stages(status: DriverStatus, advice: Advice) -> None:
             f"{flow.rate_out:,.0f}",
             f"{flow.lag:,}",
             "never" if flow.catch_up_s is None else console.duration(flow.catch_up_s) if flow.catch_up_s else "now",
-            f"{stage.batch_ms} ms",
-            f"{flow.busy:.0%}",
+            "real time" if stage.phase == LIVE else f"{stage.batch_ms} ms",
+            "" if stage.phase == LIVE else f"{flow.busy:.0%}",
             f"{stage.state_rows:,}",
             f"{stage.late_rows:,}",
             console.when(stage.last_commit),

@@ -127,9 +127,13 @@ class Control(Stored):
     sequence: int = 0
 
 
+LIVE = "live"  # the phase of a real-time stage in which each event passes as it comes
+
+
 class StageStatus(Part):
     """What one stage has done. Rates in rows per second, durations in milliseconds, sizes in bytes."""
 
+    phase: str = ""  # of a real-time stage: settling, catching up, live
     batch_id: int = -1  # last committed
     commits: int = 0  # by this driver process
     quiet: bool = False  # completed a trigger and found no data

@@ -1,0 +1,73 @@
+"""Real-time stages: an event counts once through each change of mode, a killed driver, and a sink that is away."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from fresh_job import FreshJob, wait_for
+from streamops import snapshots
+from streamops.clients.kafka import Ledger
+from streamops.model.records import State
+from streamops.store import keys
+from support import drivers, invariant, mark, pythons
+
+pytestmark = [pytest.mark.stack, pytest.mark.full]
+LIVE = {"avg_1s": "live", "vol_1s": "live", "avg_1m": ""}
+
+
+@pytest.fixture
+def job(stack, operator, tmp_path) -> Iterator[FreshJob]:
+    """v2, all of whose stages run in batches, under load; v3 has two of them in real time."""
+    job = FreshJob.publish(stack, tmp_path, versions=("v2", "v3"))
+    with job.trades(1000, 20):
+        operator.run("deploy_job", job.name, version="v2")
+        yield job
+        if job.record().version:
+            operator.run("delete_job", job.name)
+    wait_for(lambda: not pythons(job.name), 180, "the end of all drivers")
+
+
+def phases(job: FreshJob) -> dict[str, str]:
+    status = job.status()
+    return {name: stage.phase for name, stage in status.stages.items()} if status else {}
+
+
+def is_live(job: FreshJob) -> None:
+    wait_for(lambda: phases(job) == LIVE, 300, "two stages in real time")
+
+
+def test_stages_go_into_real_time_and_back_with_their_state(job, operator, servers):
+    start = mark(job)
+    done = operator.run("upgrade_job", job.name, version="v3", snapshot="into")
+    assert set(done.facts("check")["verdicts"].values()) == {"kept"}
+    is_live(job)
+
+    before = mark(job)
+    for process in drivers(job.name):
+        process.kill()
+    wait_for(lambda: job.status().epoch > before.epoch, 300, "another driver")
+    is_live(job)
+    invariant(job, start)
+
+    servers.stop("influxd")
+    try:
+        wait_for(lambda: job.status().state == State.RECOVERING, 120, "the job saying that it waits")
+        assert "InfluxDB" in job.status().reason
+    finally:
+        servers.start("influxd")
+    wait_for(lambda: job.status().state == State.RUNNING, 120, "the job at work again")
+    assert phases(job) == LIVE  # results were kept in the topic; no query had to end for it
+    invariant(job, start)
+
+    operator.run("snapshot_job", job.name, snapshot="live")
+    operator.run("upgrade_job", job.name, version="v2", snapshot="back")
+    assert {manifest.name for manifest in snapshots.list(job.store, job.name)} == {"into", "live", "back"}
+    invariant(job, start)
+
+    ledger = Ledger(job.settings)
+    assert ledger.end_offsets(keys.results_topic(job.name, "avg_1s"))["0"] > 0
+    operator.run("delete_job", job.name)
+    assert not ledger.delete_topics(keys.results_topics(job.name))  # it left none
+    ledger.close()
