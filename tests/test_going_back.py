@@ -48,6 +48,7 @@ def test_a_rollback_runs_the_version_before_from_the_snapshot_of_the_upgrade_and
     assert receipts.read(rig.store, JOB, operation.id).facts["check"]["cost"]["snapshot"] == f"{JOB}/s"
 
 
+@pytest.mark.full
 def test_a_second_rollback_finds_nothing_before_the_first_version_and_an_upgrade_goes_forward_again(rig: Rig) -> None:
     upgraded(rig)
     rig.run("rollback_job")
@@ -60,6 +61,7 @@ def test_a_second_rollback_finds_nothing_before_the_first_version_and_an_upgrade
     assert rig.recount("a")
 
 
+@pytest.mark.full
 def test_restores_and_failed_upgrades_in_between_are_walked_over(rig: Rig) -> None:
     upgraded(rig)
     rig.run("snapshot_job", snapshot="of-v2")
@@ -69,6 +71,7 @@ def test_restores_and_failed_upgrades_in_between_are_walked_over(rig: Rig) -> No
     assert rig.run("rollback_job").facts("check")["snapshot"] == "s"
 
 
+@pytest.mark.full
 def test_a_named_snapshot_of_another_version_is_gone_back_to_and_runbooks_do_not_swap_roles(rig: Rig) -> None:
     upgraded(rig)
     rig.run("snapshot_job", snapshot="of-v2")
@@ -83,6 +86,7 @@ def test_a_named_snapshot_of_another_version_is_gone_back_to_and_runbooks_do_not
     assert rig.run("rollback_job", snapshot="s").state == "succeeded"
 
 
+@pytest.mark.full
 def test_what_retention_has_passed_and_what_is_altered_is_refused_while_the_job_runs_on(rig: Rig) -> None:
     upgraded(rig)
     before, drivers = rig.record(), len(rig.cluster.processes)
@@ -134,6 +138,7 @@ def test_a_dry_run_of_any_runbook_writes_nothing(rig: Rig) -> None:
     assert {info.key for info in rig.store.list("jobs/")} == written
 
 
+@pytest.mark.full
 def test_a_restore_brings_back_a_job_whose_checkpoint_lost_an_object(rig: Rig) -> None:
     rig.run("deploy_job", version="v1")
     rig.commits_more()
@@ -152,6 +157,7 @@ def test_a_restore_brings_back_a_job_whose_checkpoint_lost_an_object(rig: Rig) -
     assert rig.recount("a")
 
 
+@pytest.mark.full
 def test_a_stopped_job_is_rolled_back_too_and_runs_then(rig: Rig) -> None:
     upgraded(rig)
     rig.run("cancel_job")
@@ -162,6 +168,7 @@ def test_a_stopped_job_is_rolled_back_too_and_runs_then(rig: Rig) -> None:
     assert rig.recount("a")
 
 
+@pytest.mark.full
 def test_a_driver_that_does_not_answer_is_no_obstacle(rig: Rig) -> None:
     upgraded(rig)
     rig.cluster.end()

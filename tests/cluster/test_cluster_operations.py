@@ -90,6 +90,7 @@ def test_a_restart_without_a_node_says_which_is_missing_when_told_to_go_on(rig: 
     assert rig.recount("a")
 
 
+@pytest.mark.full
 def test_a_supervisor_that_does_not_answer_is_refused_before_anything_is_touched(rig: Rig) -> None:
     deployed(rig)
     before, record = rig.nodes.up.copy(), rig.record()
@@ -117,6 +118,7 @@ def test_a_job_that_cannot_save_its_state_keeps_the_cluster_up_and_the_others_ru
     assert rig.recount("a")
 
 
+@pytest.mark.full
 def test_a_job_without_a_driver_has_nothing_to_save_and_comes_back_with_the_others(rig: Rig) -> None:
     deployed(rig)
     rig.cluster.end()
@@ -128,6 +130,7 @@ def test_a_job_without_a_driver_has_nothing_to_save_and_comes_back_with_the_othe
     assert rig.recount("a")
 
 
+@pytest.mark.full
 def test_while_an_operation_works_on_a_job_the_cluster_is_left_alone_and_the_other_way_round(rig: Rig) -> None:
     deployed(rig)
     engine, owner = rig.engine(), rig.owner()
@@ -160,6 +163,7 @@ def test_scaling_out_starts_a_spare_node_and_scaling_in_hands_its_drivers_over(r
     assert rig.drivers_that_write() == [done.id]
 
 
+@pytest.mark.full
 def test_scaling_in_leaves_drivers_alone_that_are_elsewhere(rig: Rig) -> None:
     deployed(rig)
     launch, here = rig.record().launch, hosted_on(rig)
@@ -178,6 +182,7 @@ def test_what_would_leave_too_little_capacity_is_refused_with_the_numbers(rig: R
     assert rig.nodes.did == []
 
 
+@pytest.mark.full
 def test_a_worker_that_never_joins_is_stopped_again(rig: Rig) -> None:
     rig.nodes.lost = {"node-3"}
     with pytest.raises(StreamOpsError, match="waiting for node-3"):
@@ -186,6 +191,7 @@ def test_a_worker_that_never_joins_is_stopped_again(rig: Rig) -> None:
     assert cluster_record.read(rig.store).nodes == ()
 
 
+@pytest.mark.full
 def test_a_snapshot_name_that_is_taken_is_refused_before_the_shutdown(rig: Rig) -> None:
     deployed(rig)
     rig.run("snapshot_job", snapshot="evening")

@@ -61,6 +61,7 @@ def test_a_driver_that_nobody_holds_comes_back_from_its_checkpoint_and_says_why(
     assert once(rig) == []
 
 
+@pytest.mark.full
 def test_a_paused_job_and_one_of_a_stopped_cluster_are_left_alone(rig: Rig) -> None:
     deployed(rig)
     silent_long_ago(rig)
@@ -88,6 +89,7 @@ def test_an_abandoned_upgrade_is_taken_back_and_a_live_one_is_not_touched(rig: R
     assert rig.recount("a")
 
 
+@pytest.mark.full
 def test_a_worker_that_nobody_started_is_started(rig: Rig) -> None:
     rig.nodes.up = {"master", "node-1"}
     assert once(rig) == ["node-2 is started: its program did not run"]
@@ -111,6 +113,7 @@ def test_a_damaged_record_of_one_job_does_not_keep_another_from_coming_back(rig:
     assert rig.recount("a") > 1
 
 
+@pytest.mark.full
 def test_a_worker_that_cannot_be_started_does_not_keep_jobs_from_coming_back(rig: Rig) -> None:
     deployed(rig)
     silent_long_ago(rig)
@@ -124,6 +127,7 @@ def test_a_worker_that_cannot_be_started_does_not_keep_jobs_from_coming_back(rig
     rig.commits_more()
 
 
+@pytest.mark.full
 def test_a_status_that_cannot_be_read_is_no_reason_to_leave_a_job_down(rig: Rig) -> None:
     deployed(rig)
     silent_long_ago(rig)

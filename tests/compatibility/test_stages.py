@@ -45,6 +45,7 @@ def test_a_stage_that_is_added_starts_empty_and_the_others_are_kept(lab: Lab) ->
     }
 
 
+@pytest.mark.full
 def test_a_stage_that_is_removed_is_dropped_with_a_yes_and_the_others_are_kept(lab: Lab) -> None:
     new = {"plain": lab.fingerprint(plain)}
     found = compatibility.verdicts(new | {"by_site": lab.fingerprint(by_site), "raw": lab.fingerprint(raw)}, new)
@@ -53,6 +54,7 @@ def test_a_stage_that_is_removed_is_dropped_with_a_yes_and_the_others_are_kept(l
     assert compatibility.refused(found, ("by_site",)) == ()
 
 
+@pytest.mark.full
 def test_a_renamed_stage_starts_empty_and_the_old_one_is_dropped(lab: Lab) -> None:
     found = compatibility.verdicts({"totals": lab.fingerprint(plain)}, {"sums": lab.fingerprint(plain)})
     assert [(item.stage, item.outcome) for item in found] == [("sums", "starts empty"), ("totals", "dropped")]
@@ -63,6 +65,7 @@ def test_a_renamed_stage_starts_empty_and_the_old_one_is_dropped(lab: Lab) -> No
     assert written == final(lab.at_once(plain, AFTER))
 
 
+@pytest.mark.full
 def test_a_source_that_is_added_counts_from_its_start_and_one_that_is_removed_no_more(lab: Lab) -> None:
     def both(clicks: DataFrame, visits: DataFrame) -> DataFrame:
         return windowed(clicks.unionByName(visits))
@@ -98,6 +101,7 @@ def joined(clicks: DataFrame, visits: DataFrame, within: str = "10 seconds") -> 
     return both.select("page", end(F.col("clicked")), F.col("n").alias("value"))
 
 
+@pytest.mark.full
 def test_a_join_keeps_its_waiting_rows_and_other_bounds_apply_from_the_switch_on(lab: Lab) -> None:
     def wider(clicks: DataFrame, visits: DataFrame) -> DataFrame:
         return joined(clicks, visits, "1 minute")
@@ -116,6 +120,7 @@ def test_a_join_keeps_its_waiting_rows_and_other_bounds_apply_from_the_switch_on
     assert done.all.items() <= lab.at_once(wider, ALL, visits).items() | set()  # and not more
 
 
+@pytest.mark.full
 def test_a_join_of_other_columns_is_refused_by_spark_too(lab: Lab) -> None:
     def more(clicks: DataFrame, visits: DataFrame) -> DataFrame:
         left = clicks.withWatermark("time", "0 seconds").select("page", "n", "site", F.col("time").alias("clicked"))
@@ -134,6 +139,7 @@ def once(clicks: DataFrame, key: str = "page", delay: str = "1 hour") -> DataFra
     return seen.select(key, end(F.col("time")), F.col("n").alias("value"))
 
 
+@pytest.mark.full
 def test_deduplication_is_kept_and_another_key_is_refused_because_spark_would_mix_them(lab: Lab) -> None:
     before, after = [[Event("a", 1, 1)], [Event("b", 2, 2)]], [[Event("a", 3, 3), Event("c", 4, 4)]]
     done = lab.switch(once, once, before, after)

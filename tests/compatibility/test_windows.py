@@ -69,6 +69,7 @@ def test_the_same_again_is_kept(lab: Lab) -> None:
     assert done.all["a", 20] == 3 + 4 + 50  # from both sides of the switch
 
 
+@pytest.mark.full
 def test_early_results_on_and_off_are_kept(lab: Lab) -> None:
     expected = final(lab.at_once(plain, ALL))
     for outputs in (("append", "update"), ("update", "append")):
@@ -77,6 +78,7 @@ def test_early_results_on_and_off_are_kept(lab: Lab) -> None:
         assert final(done.all) == expected
 
 
+@pytest.mark.full
 def test_a_renamed_stateless_step_and_a_changed_one_after_the_state_are_kept(lab: Lab) -> None:
     def renamed(clicks: DataFrame) -> DataFrame:
         seen = clicks.withColumnRenamed("page", "seite").withColumnRenamed("n", "menge").alias("umbenannt")
@@ -98,6 +100,7 @@ def test_a_renamed_stateless_step_and_a_changed_one_after_the_state_are_kept(lab
     }
 
 
+@pytest.mark.full
 def test_a_filter_before_the_state_counts_from_the_switch_on(lab: Lab) -> None:
     def filtered(clicks: DataFrame) -> DataFrame:
         return windowed(clicks.where("n < 50"))
@@ -113,6 +116,7 @@ def test_a_filter_before_the_state_counts_from_the_switch_on(lab: Lab) -> None:
     assert done.all["a", 20] == 3 + 4 + 50
 
 
+@pytest.mark.full
 def test_parameters_of_an_aggregate_count_from_the_switch_on(lab: Lab) -> None:
     doubled = stage(windowed, lambda: F.sum(F.col("n") * 2))
     done = lab.switch(plain, doubled, BEFORE, AFTER)
@@ -123,6 +127,7 @@ def test_parameters_of_an_aggregate_count_from_the_switch_on(lab: Lab) -> None:
     assert done.all["a", 10] == 1 + 2
 
 
+@pytest.mark.full
 def test_another_aggregate_with_the_same_buffer_is_right_for_windows_begun_after_the_switch(lab: Lab) -> None:
     largest = stage(windowed, lambda: F.max("n"))
     done = lab.switch(plain, largest, BEFORE, AFTER)
@@ -146,6 +151,7 @@ def test_an_aggregate_with_another_buffer_is_refused_and_spark_would_be_wrong(la
     assert done.refused
 
 
+@pytest.mark.full
 def test_aggregates_in_another_order_are_refused_and_spark_would_mix_them(lab: Lab) -> None:
     one = stage(windowed, lambda: F.struct(F.sum("n"), F.max("n")))
     other = stage(windowed, lambda: F.struct(F.max("n"), F.sum("n")))
@@ -155,6 +161,7 @@ def test_aggregates_in_another_order_are_refused_and_spark_would_mix_them(lab: L
     assert tuple(done.all["b", 20]) == (27, 25)  # not 20, 32: each continued with the other's
 
 
+@pytest.mark.full
 def test_another_key_of_the_same_type_is_refused_and_spark_would_mix_them(lab: Lab) -> None:
     done = lab.switch(plain, stage(windowed, by="site"), BEFORE, AFTER)
     assert done.verdict.outcome == "incompatible"
@@ -169,6 +176,7 @@ SLIDING = stage(windowed, size="20 seconds", slide="10 seconds")
 FINER = stage(windowed, size="20 seconds", slide="5 seconds")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("old", "new"), [(plain, SLIDING), (SLIDING, FINER)], ids=["to sliding", "finer slide"])
 def test_another_window_starts_empty_because_spark_would_mix_the_two(lab: Lab, old, new) -> None:
     done = lab.switch(old, new, BEFORE, AFTER)
@@ -195,6 +203,7 @@ def test_window_size_and_slide_have_the_same_verdict_in_every_direction(lab: Lab
             assert found.outcome == ("kept" if shape == another else "starts empty")
 
 
+@pytest.mark.full
 def test_windows_to_sessions_are_refused_by_spark_too(lab: Lab) -> None:
     sliding = stage(windowed, size="20 seconds", slide="10 seconds")
     done = lab.switch(sliding, sessions, BEFORE, AFTER)
@@ -202,6 +211,7 @@ def test_windows_to_sessions_are_refused_by_spark_too(lab: Lab) -> None:
     assert done.refused
 
 
+@pytest.mark.full
 def test_another_session_gap_keeps_what_was_open_with_its_old_end(lab: Lab) -> None:
     def longer(clicks: DataFrame) -> DataFrame:
         return sessions(clicks, "30 seconds")
@@ -217,6 +227,7 @@ def test_another_session_gap_keeps_what_was_open_with_its_old_end(lab: Lab) -> N
     assert done.all["b", 46] == 4
 
 
+@pytest.mark.full
 def test_another_watermark_delay_decides_from_the_switch_on(lab: Lab) -> None:
     patient = stage(windowed, delay="20 seconds")
     after = [
@@ -244,6 +255,7 @@ def test_several_changes_at_once_have_one_verdict_and_all_reasons(lab: Lab) -> N
     assert {key: value for key, value in done.all.items() if key[1] > 20} == late
 
 
+@pytest.mark.full
 def test_windows_over_windows_are_kept(lab: Lab) -> None:
     def panes(clicks: DataFrame) -> DataFrame:
         frame = clicks.withWatermark("time", "0 seconds").groupBy(F.window("time", "5 seconds").alias("pane"), "page")
