@@ -179,10 +179,13 @@ def airflow(layout: Layout, pairs: dict[str, str]) -> None:
     backend = "airflow.secrets.local_filesystem.LocalFilesystemBackend"
     arguments = json.dumps({"connections_file_path": str(connections)})
     url = layout.page("airflow")
+    layout.own_dags.mkdir(parents=True, exist_ok=True)
+    local = "airflow.dag_processing.bundles.local.LocalDagBundle"
+    folders = {"dags-folder": {}, "own": {"path": str(layout.own_dags)}}  # without a path: dags_folder
+    bundles = [{"name": name, "classpath": local, "kwargs": kwargs} for name, kwargs in folders.items()]
     sections: dict[str, dict[str, object]] = {
         "core": {
             "dags_folder": REPOSITORY / "dags",
-            "plugins_folder": REPOSITORY / "plugins",
             "load_examples": False,
             "executor": "LocalExecutor",
             "parallelism": 4,
@@ -197,7 +200,12 @@ def airflow(layout: Layout, pairs: dict[str, str]) -> None:
         "api_auth": {"jwt_secret": pairs["AIRFLOW_JWT_SECRET"]},
         "database": {"sql_alchemy_conn": pairs.get("AIRFLOW_DATABASE") or postgres.url(layout, pairs)},
         "logging": {"base_log_folder": layout.airflow / "logs"},
-        "dag_processor": {"refresh_interval": 15, "min_file_process_interval": 300, "parsing_processes": 1},
+        "dag_processor": {
+            "dag_bundle_config_list": json.dumps(bundles),
+            "refresh_interval": 15,
+            "min_file_process_interval": 300,
+            "parsing_processes": 1,
+        },
         # A scheduler that dies is replaced within seconds; the tasks it leaves behind are noticed soon after. What a
         # failure leaves out is passed on one task in each turn: a second between turns held a refusal up by ten.
         "scheduler": {

@@ -120,6 +120,11 @@ class Layout:
         return self.home / "airflow"
 
     @property
+    def own_dags(self) -> Path:
+        """The user's own DAGs, beside the runbooks."""
+        return self.home / "dags"
+
+    @property
     def node(self) -> Path:
         """What every node that runs a Spark worker has."""
         return self.home / "node"

@@ -1,10 +1,12 @@
-"""Snapshots as Airflow assets: other DAGs can wait for those of a job (``schedule=[assets.snapshots("my-job")]``)."""
+"""Snapshots as Airflow assets: other DAGs can wait for those of a job (``schedule=[assets.snapshots("clicks")]``)."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from airflow.sdk import Asset, AssetAlias
+
+from streamops.store import keys
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -13,11 +15,19 @@ if TYPE_CHECKING:
 TAKEN = AssetAlias("streamops-snapshots")
 
 
-def snapshots(job: str) -> Asset:
-    """The asset that gets an event with each snapshot of a job."""
-    return Asset(name=f"snapshots of {job}", uri=f"streamops://{job}/snapshots")
+def snapshots(job: str, bucket: str = "streamops") -> Asset:
+    """The asset that gets an event with each snapshot of a job: where the manifests of its snapshots are.
+
+    Args:
+        bucket: of the installation; the local stack's is the default.
+    """
+    return Asset(f"s3://{bucket}/{keys.snapshots(job)}".rstrip("/"))
 
 
-def announce(context: Context, job: str, name: str, size: int) -> None:
-    """Tell that a snapshot exists; a task that is tried again tells it once, with its success."""
-    context["outlet_events"][TAKEN].add(snapshots(job), extra={"job": job, "snapshot": name, "bytes": size})
+def announce(context: Context, bucket: str, job: str, name: str, size: int) -> None:
+    """Tell that a snapshot exists; a task that is tried again tells it once, with its success.
+
+    Args:
+        size: bytes of all its objects.
+    """
+    context["outlet_events"][TAKEN].add(snapshots(job, bucket), extra={"job": job, "snapshot": name, "bytes": size})

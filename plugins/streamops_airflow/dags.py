@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from streamops.operations.runbook import Runbook
 
+_ASKED = f"{{{{ params.{runs.INSTALLATION} }}}}"  # the installation that the form names
 _ENDS = {
     "restore_old_version": "after a failure, what ran before runs again",
     "restore_cluster": "after a failure, the cluster works again",
@@ -37,7 +38,7 @@ def runbook_dag(runbook: Runbook, documentation: str | None, *tags: str) -> DAG:
         schedule=None,
         tags=["streamops", "runbook", *tags],
         params=forms.of(runbook.request),
-        **runs.DAG_ARGS,
+        **{**runs.DAG_ARGS, "default_args": {**runs.DAG_ARGS["default_args"], runs.INSTALLATION: _ASKED}},
     ) as dag:
         chain(*_tasks(runbook), *ending(runbook.restoring))
     return dag

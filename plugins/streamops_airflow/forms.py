@@ -10,19 +10,28 @@ from airflow.sdk import Param
 
 from streamops.model import names
 from streamops.operations.requests import fields
+from streamops_airflow import runs
+from streamops_airflow.hooks.streamops import StreamOpsHook
 
 if TYPE_CHECKING:
     from streamops.operations.operation import Request
 
 
 def of(request: type[Request]) -> dict[str, Param]:
-    """A form with each field of a request: short ones, deadlines, and then those that take an editor."""
+    """A form with each field of a request: short ones, deadlines, then those that take an editor; the installation."""
     asked = fields(request)
 
     def place(name: str) -> tuple[bool, bool]:
         return asked[name]["type"] in ("object", "array"), name.endswith("_timeout_s")
 
-    return {name: field(asked[name]) for name in sorted(asked, key=place)}
+    installation = Param(
+        StreamOpsHook.default_conn_name,
+        type="string",
+        pattern=r"^[\w.-]{1,250}$",
+        title="Installation",
+        description="The Airflow connection that names the installation to work on.",
+    )
+    return {**{name: field(asked[name]) for name in sorted(asked, key=place)}, runs.INSTALLATION: installation}
 
 
 def field(schema: Mapping[str, Any]) -> Param:

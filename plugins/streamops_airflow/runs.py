@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
+
+from airflow.sdk.exceptions import AirflowTaskTerminated
 
 from streamops.model.names import CLUSTER
 from streamops.model.owner import Owner
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
 
 # Every step is idempotent and continues at what is recorded, so another try is safe; a refusal is never retried.
 RETRIES: dict[str, Any] = {"retries": 2, "retry_delay": timedelta(seconds=5)}
+_FINISHED = {"success": True, "failed": True, "queued": False, "running": False}
 # Different jobs may be operated on at the same time; one job's operations exclude each other by its lock.
 DAG_ARGS: dict[str, Any] = {
     "catchup": False,
@@ -25,6 +29,7 @@ DAG_ARGS: dict[str, Any] = {
     "is_paused_upon_creation": False,
     "default_args": {"owner": "streamops", **RETRIES},
 }
+INSTALLATION = "streamops_conn_id"  # the field of every runbook's form that is no part of the request
 
 
 @dataclass(frozen=True)
@@ -55,6 +60,7 @@ def of(context: Context) -> Run:
         RefusedError: the form's values do not go together; names each.
     """
     dag_run, params = context["dag_run"], dict(context["params"])
+    params.pop(INSTALLATION, None)
     asked = request(dag_run.dag_id, **params)
     return Run(asked, owner(context), operation_id(dag_run.dag_id, dag_run.dag_id, dag_run.run_id))
 
@@ -65,3 +71,37 @@ def place(context: Context) -> tuple[str, str]:
     of_cluster = issubclass(RUNBOOKS[dag_run.dag_id].request, ClusterRequest)
     scope = CLUSTER if of_cluster else str(context["params"]["job"])
     return scope, operation_id(dag_run.dag_id, dag_run.dag_id, dag_run.run_id)
+
+
+def finished(context: Context) -> Callable[[Owner], bool | None]:
+    """Asks Airflow whether the DAG run that owns a lock is over; None when Airflow does not know the run."""
+
+    def ask(owner: Owner) -> bool | None:
+        if owner.kind != "airflow" or not owner.dag_id or not owner.run_id:
+            return None
+        try:
+            state = context["ti"].get_dagrun_state(owner.dag_id, owner.run_id)
+        except Exception:  # the Task SDK has no error of its own for an unknown run
+            return None
+        return _FINISHED.get(str(getattr(state, "value", state)))
+
+    return ask
+
+
+def fence(context: Context) -> Callable[[str, str], None]:
+    """Refuses to continue once this task may no longer run.
+
+    A task that someone marks failed keeps its process for some seconds (until the next heartbeat), while Airflow
+    already runs the teardowns. The check stands before every side effect, beside the conditional writes.
+    """
+    ti = context["ti"]
+
+    def check(step: str, when: str) -> None:
+        if when != "before":
+            return
+        states = ti.get_task_states(dag_id=ti.dag_id, task_ids=[ti.task_id], run_ids=[ti.run_id])
+        state = states.get(ti.run_id, {}).get(ti.task_id)
+        if state is not None and str(getattr(state, "value", state)) != "running":
+            raise AirflowTaskTerminated(f"This task was set to {state} meanwhile; {step} is left to the teardown.")
+
+    return check

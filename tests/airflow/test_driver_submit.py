@@ -56,7 +56,7 @@ def hook(settings, monkeypatch):
         "AIRFLOW_CONN_STREAMOPS_SPARK", '{"conn_type": "spark", "host": "spark://127.0.0.1", "port": 7077}'
     )
     submission = Submission("driver-1", "v1", 1, "launch-a", "a" * 64, "b" * 64)
-    return DriverSubmitHook(settings, submission)
+    return DriverSubmitHook(settings, submission, "streamops_spark")
 
 
 def test_the_command_is_the_cores_command(hook, settings):

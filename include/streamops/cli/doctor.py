@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import typer
 
 from streamops.cli import console
 from streamops.clients.airflow import Airflow
-from streamops.clients.dashboard import Dashboard
-from streamops.clients.kafka import Ledger
 from streamops.model.errors import NotFoundError, StreamOpsError
 from streamops.operations.runbooks import RUNBOOKS
 from streamops.settings import Settings
-from streamops.store import keys
-from streamops.store.object_store import ObjectStore
+from streamops.wiring import questions
 
 
 def doctor(json: console.Json = False) -> None:
@@ -40,39 +38,20 @@ def servers() -> Iterator[tuple[str, bool, str]]:
     except NotFoundError as error:
         yield "Installation", False, str(error)
         return
-    for what, address, ask in (
-        ("Object store", settings.s3_endpoint, _store),
-        ("Kafka", settings.kafka_bootstrap_servers, _kafka),
-        ("InfluxDB", settings.influx_url, _influx),
-        ("Airflow", settings.airflow_url, _airflow),
-    ):
+    addresses = {
+        "Object store": settings.s3_endpoint,
+        "Kafka": settings.kafka_bootstrap_servers,
+        "InfluxDB": settings.influx_url,
+        "Spark master": settings.spark_ui,
+        "Airflow": settings.airflow_url,
+    }
+    asked = questions(settings) | {"Airflow": partial(_airflow, settings)}
+    for what, ask in asked.items():
         try:
-            ask(settings)
-            yield what, True, address
+            ask()
+            yield what, True, addresses[what]
         except StreamOpsError as error:
             yield what, False, str(error)
-
-
-def _store(settings: Settings) -> None:
-    ObjectStore(settings).prefixes(keys.jobs())
-
-
-def _kafka(settings: Settings) -> None:
-    ledger = Ledger(settings, timeout_s=5)
-    try:
-        ledger.end_offsets("trades")
-    except NotFoundError:
-        pass  # the broker answered
-    finally:
-        ledger.close()
-
-
-def _influx(settings: Settings) -> None:
-    dashboard = Dashboard(settings)
-    try:
-        dashboard.newest(["avg_1s"])
-    finally:
-        dashboard.close()
 
 
 def _airflow(settings: Settings) -> None:

@@ -11,7 +11,6 @@ from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from streamops.settings import Settings
 from streamops.spark import submission as submissions
 from streamops.spark.submission import Submission
-from streamops_airflow.hooks.streamops import SPARK
 
 _DRIVER_ID = re.compile(r"\bdriver-\d{14}-\d{4,}\b")
 
@@ -29,7 +28,7 @@ class DriverSubmitHook(SparkSubmitHook):
         conn_id: the connection of type ``spark`` that names the master.
     """
 
-    def __init__(self, settings: Settings, submission: Submission, conn_id: str = SPARK) -> None:
+    def __init__(self, settings: Settings, submission: Submission, conn_id: str) -> None:
         self.command = submissions.spark_submit_command(settings, submission)
         self.environment = submissions.submit_environment(settings)
         super().__init__(

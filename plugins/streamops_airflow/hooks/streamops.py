@@ -13,7 +13,7 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 
 from streamops.clients.influx import Points
 from streamops.cluster.supervised_nodes import SupervisedNodes
-from streamops.model.errors import RefusedError
+from streamops.model.errors import RefusedError, StreamOpsError
 from streamops.operations import timeline
 from streamops.operations.engine import Engine
 from streamops.operations.ports import Ports
@@ -21,9 +21,10 @@ from streamops.settings import Settings
 from streamops.spark.submitter import SparkSubmitter
 from streamops.store.object_store import ObjectStore
 from streamops.store.room import free_bytes
+from streamops_airflow import runs
 
 if TYPE_CHECKING:
-    from airflow.sdk import Connection
+    from airflow.sdk import Connection, Context
 
     from streamops.clients.kafka import Ledger
     from streamops.model.owner import Owner
@@ -33,8 +34,16 @@ if TYPE_CHECKING:
 # A task's log is the operation's audit; what the client says of its connections does not belong there.
 logging.getLogger("kafka").setLevel(logging.WARNING)
 
-S3, SPARK, KAFKA, INFLUX = "streamops_s3", "streamops_spark", "streamops_kafka", "streamops_influx"
-SNAPSHOTS, RETENTION = "streamops_snapshots", "streamops_s3_retention"
+# The connections of an installation by service: those of the first one, and of a connection that names none.
+FIRST = {
+    "s3": "streamops_s3",
+    "spark": "streamops_spark",
+    "kafka": "streamops_kafka",
+    "influx": "streamops_influx",
+    "snapshots": "streamops_snapshots",
+    "s3_retention": "streamops_s3_retention",
+}
+_OPTIONAL = "s3_retention"
 
 
 def settings_from(
@@ -42,11 +51,11 @@ def settings_from(
 ) -> Settings:
     """Read the five connections.
 
-    ``streamops_s3``: login, password, extra ``endpoint_url`` and ``bucket``. ``streamops_spark``: host and port of
-    the master, extra ``spark_ui``, ``spark_home``, ``spark_conf_dir``, ``node_dir``, and the paths ``nodes_file`` and
-    ``nodes_private_file``. ``streamops_kafka``: extra
-    ``bootstrap.servers``. ``streamops_influx``: host is the URL, login the organisation, password the token, extra
-    ``bucket``. ``streamops_snapshots``: password is the list of signing keys, ID:HEX each, the current one first.
+    ``s3``: login, password, extra ``endpoint_url`` and ``bucket``. ``spark``: host and port of the master, extra
+    ``spark_ui``, ``spark_home``, ``spark_conf_dir``, ``node_dir``, and the paths ``nodes_file`` and
+    ``nodes_private_file``. ``kafka``: extra ``bootstrap.servers``. ``influx``: host is the URL, login the
+    organisation, password the token, extra ``bucket``. ``snapshots``: password is the list of signing keys, ID:HEX
+    each, the current one first.
     """
     s3_extra, spark_extra = s3.extra_dejson, spark.extra_dejson
     host = (spark.host or "").removeprefix("spark://")
@@ -115,26 +124,48 @@ class StreamOpsHook(BaseHook):
     """Clients of one installation.
 
     Args:
-        s3, spark, kafka, influx, signing, retention: connection ids.
+        streamops_conn_id: the connection of type ``streamops`` that names the installation. Its extra names the
+            connections of the services (``s3``, ``spark``, ``kafka``, ``influx``, ``snapshots``, and
+            ``s3_retention`` if there is one); without any, and without a connection ``streamops``, they are ``FIRST``.
     """
 
-    def __init__(
-        self,
-        s3: str = S3,
-        spark: str = SPARK,
-        kafka: str = KAFKA,
-        influx: str = INFLUX,
-        signing: str = SNAPSHOTS,
-        retention: str = RETENTION,
-    ) -> None:
+    conn_name_attr = "streamops_conn_id"
+    default_conn_name = "streamops"
+    conn_type = "streamops"
+    hook_name = "StreamOps"
+
+    def __init__(self, streamops_conn_id: str = default_conn_name) -> None:
         super().__init__()
-        self.ids = (s3, spark, kafka, influx, signing)
-        self.retention_id = retention
+        self.streamops_conn_id = streamops_conn_id
+
+    @cached_property
+    def services(self) -> dict[str, str]:
+        """Connection ids by service.
+
+        Raises:
+            AirflowNotFoundException: there is no such connection.
+            RefusedError: it names some of the services, so that two installations would be mixed.
+        """
+        try:
+            extra = self.get_connection(self.streamops_conn_id).extra_dejson
+        except AirflowNotFoundException:
+            if self.streamops_conn_id != self.default_conn_name:
+                raise
+            extra = {}
+        named = {service: str(extra[service]) for service in FIRST if extra.get(service)}
+        if missing := [service for service in FIRST if service not in named and service != _OPTIONAL]:
+            if named:
+                raise RefusedError(
+                    f"Connection {self.streamops_conn_id} names no connection for {', '.join(missing)}; an "
+                    "installation names each of its services."
+                )
+            return FIRST
+        return named
 
     @cached_property
     def settings(self) -> Settings:
         """Endpoints and credentials. Not for XCom, templates or logs."""
-        return settings_from(*(self.get_connection(conn_id) for conn_id in self.ids))
+        return settings_from(*(self.get_connection(self.services[name]) for name in FIRST if name != _OPTIONAL))
 
     @cached_property
     def store(self) -> ObjectStore:
@@ -145,10 +176,12 @@ class StreamOpsHook(BaseHook):
     def retention(self) -> ObjectStore:
         """The object store with the identity that may delete snapshots and jobs; only what does that asks for it.
 
-        ``streamops_s3_retention``: login and password. Without this connection it is the same as ``store``.
+        ``s3_retention``: login and password. Without this connection it is the same as ``store``.
         """
+        if _OPTIONAL not in self.services:
+            return self.store
         try:
-            found = self.get_connection(self.retention_id)
+            found = self.get_connection(self.services[_OPTIONAL])
         except AirflowNotFoundException:
             return self.store
         identity = {"s3_retention_access_key": found.login or "", "s3_retention_secret_key": found.password or ""}
@@ -157,6 +190,24 @@ class StreamOpsHook(BaseHook):
     def get_conn(self) -> ObjectStore:
         """The object store: what most of an operation talks to."""
         return self.store
+
+    def test_connection(self) -> tuple[bool, str]:
+        """Ask each server one small question; one that does not answer is named, with its address."""
+        from streamops.wiring import questions  # loads every client
+
+        try:
+            asked = questions(self.settings)
+        except KeyError as error:
+            return False, f"A connection of this installation has no {error} in its extra."
+        except (AirflowNotFoundException, RefusedError) as error:
+            return False, str(error)
+        silent = []
+        for question in asked.values():
+            try:
+                question()
+            except StreamOpsError as error:
+                silent.append(str(error))
+        return not silent, " ".join(silent) or f"{', '.join(asked)}: all answer."
 
     def engine(
         self,
@@ -187,9 +238,18 @@ class StreamOpsHook(BaseHook):
         )
         return Engine(ports, say, at_point)
 
+    def task_engine(self, context: Context, say: Callable[[str], None]) -> Engine:
+        """The engine in a running task: it stops acting once the task may no longer run."""
+        return self.engine(say, runs.finished(context), self._submit, runs.fence(context))
+
     def watcher(self) -> Engine:
         """An engine that only looks (``Engine.poll``)."""
         return self.engine(say=self.log.info, finished=lambda owner: None)
+
+    def _submit(self, submission: Submission) -> str:
+        from streamops_airflow.hooks.driver_submit import DriverSubmitHook
+
+        return DriverSubmitHook(self.settings, submission, self.services["spark"]).submit()
 
     def _recount(self, job: str, since: Offsets | None) -> dict[str, Any]:
         from streamops.recount.recounting import recount_job  # loads much that no other task needs

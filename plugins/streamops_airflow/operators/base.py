@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowTaskTerminated
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from streamops.model.errors import ConflictError, LeaseLostError, StreamOpsError, UnhealthyError, UnreachableError
-from streamops.model.owner import Owner
 from streamops.operations import runbooks
 from streamops_airflow import runs
-from streamops_airflow.hooks.streamops import StreamOpsHook
+from streamops_airflow.hooks.snapshots import SnapshotHook
 from streamops_airflow.triggers.waiting import StepTrigger
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from streamops.operations.engine import Engine
-    from streamops.spark.submission import Submission
 
 # Another try may find these gone; every other refusal stands, and a retry would only repeat it.
 MAY_PASS = (UnreachableError, ConflictError, LeaseLostError)
-_FINISHED = {"success": True, "failed": True, "queued": False, "running": False}
 
 
 @contextmanager
@@ -43,63 +42,31 @@ def plain_errors(failed: Callable[[str], None] = lambda reason: None) -> Iterato
         raise AirflowFailException(str(error)) from error
 
 
-def finished(context: Context) -> Callable[[Owner], bool | None]:
-    """Asks Airflow whether the DAG run that owns a lock is over; None when Airflow does not know the run."""
+class StreamOpsOperator(BaseOperator):
+    """For operators that act on one installation.
 
-    def ask(owner: Owner) -> bool | None:
-        if owner.kind != "airflow" or not owner.dag_id or not owner.run_id:
-            return None
-        try:
-            state = context["ti"].get_dagrun_state(owner.dag_id, owner.run_id)
-        except Exception:  # the Task SDK has no error of its own for an unknown run
-            return None
-        return _FINISHED.get(str(getattr(state, "value", state)))
-
-    return ask
-
-
-def fence(context: Context) -> Callable[[str, str], None]:
-    """Refuses to continue once this task may no longer run.
-
-    A task that someone marks failed keeps its process for some seconds (until the next heartbeat), while Airflow
-    already runs the teardowns. The check stands before every side effect, beside the conditional writes.
+    Args:
+        streamops_conn_id: the connection that names it (templated).
     """
-    ti = context["ti"]
 
-    def check(step: str, when: str) -> None:
-        if when != "before":
-            return
-        states = ti.get_task_states(dag_id=ti.dag_id, task_ids=[ti.task_id], run_ids=[ti.run_id])
-        state = states.get(ti.run_id, {}).get(ti.task_id)
-        if state is not None and str(getattr(state, "value", state)) != "running":
-            raise AirflowTaskTerminated(f"This task was set to {state} meanwhile; {step} is left to the teardown.")
+    template_fields: Sequence[str] = ("streamops_conn_id",)
 
-    return check
+    def __init__(self, *, streamops_conn_id: str = SnapshotHook.default_conn_name, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.streamops_conn_id = streamops_conn_id
+
+    @cached_property
+    def hook(self) -> SnapshotHook:
+        """The installation."""
+        return SnapshotHook(self.streamops_conn_id)
 
 
-class OperationMixin:
+class OperationOperator(StreamOpsOperator):
     """For operators that carry out one task of an operation's plan."""
-
-    if TYPE_CHECKING:
-        task_id: str
-        log: Any
-        defer: Callable[..., Any]
 
     def engine(self, context: Context) -> Engine:
         """The engine, speaking into this task's log."""
-        return StreamOpsHook().engine(
-            say=self.log.info,
-            finished=finished(context),
-            submit=self.submit,
-            at_point=fence(context),
-        )
-
-    def submit(self, submission: Submission) -> str:
-        """Put a driver on the cluster and return Spark's id of it."""
-        from streamops_airflow.hooks.driver_submit import DriverSubmitHook
-
-        hook = StreamOpsHook()
-        return DriverSubmitHook(hook.settings, submission).submit()
+        return self.hook.task_engine(context, self.log.info)
 
     def waiting_step(self, context: Context, task: str) -> str | None:
         """The step of a task that waits for something outside, if it has one."""
@@ -127,7 +94,7 @@ class OperationMixin:
         self.log.info("%s: %s", step, why)
         if not done:
             deadline = datetime.now(UTC).timestamp() + runbooks.of(run.request).step(step).within(run.request)
-            trigger = StepTrigger(run.job, run.operation_id, step, deadline)
+            trigger = StepTrigger(run.job, run.operation_id, step, deadline, self.streamops_conn_id)
             self.defer(trigger=trigger, method_name="resume")
 
     def resume(self, context: Context, event: dict[str, Any]) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 from streamops.model.errors import LockedError, StreamOpsError
@@ -17,20 +16,19 @@ from streamops.store import jobs as job_state
 from streamops.upkeep import housekeeping, scheduled
 from streamops.upkeep.restore_tests import RestoreTests
 from streamops_airflow import assets, runs
-from streamops_airflow.hooks.streamops import StreamOpsHook
-from streamops_airflow.operators.base import MAY_PASS, OperationMixin, fence, finished, plain_errors
+from streamops_airflow.operators.base import MAY_PASS, OperationOperator, StreamOpsOperator, plain_errors
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class DueSnapshotsOperator(BaseOperator):
+class DueSnapshotsOperator(StreamOpsOperator):
     """Finds the jobs whose snapshot is due. XCom: one mapping of arguments for each."""
 
     def execute(self, context: Context) -> list[dict[str, Any]]:
         """Look, and say what was found."""
         with plain_errors():
-            found = scheduled.due_now(StreamOpsHook().store, now(), self.log.error)
+            found = scheduled.due_now(self.hook.store, now(), self.log.error)
         for job, item in found.items():
             self.log.info("%s: due since %s (%d missed before)", job, item.slot, item.missed)
         if not found:
@@ -38,7 +36,7 @@ class DueSnapshotsOperator(BaseOperator):
         return [{"job": job, "slot": item.slot.isoformat(), "missed": item.missed} for job, item in found.items()]
 
 
-class TakeScheduledOperator(BaseOperator):
+class TakeScheduledOperator(OperationOperator):
     """Takes one job's scheduled snapshot; skipped while another operation holds the job.
 
     Args:
@@ -51,20 +49,19 @@ class TakeScheduledOperator(BaseOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Take it. Raises AirflowSkipException when the job is held: the next look finds it due again."""
-        engine = StreamOpsHook().engine(say=self.log.info, finished=finished(context), at_point=fence(context))
         slot = datetime.fromisoformat(self.slot).astimezone(UTC)
         with plain_errors():
             item = Due(slot, now() - slot, self.missed)
             last = scheduled.take(
-                engine, checked("job", self.job), item, runs.owner(context, "schedule"), self.log.info
+                self.engine(context), checked("job", self.job), item, runs.owner(context, "schedule"), self.log.info
             )
         if last is None:
             raise AirflowSkipException(f"{self.job} is held by another operation")
-        assets.announce(context, self.job, last.snapshot, last.size)
+        assets.announce(context, self.hook.store.bucket, self.job, last.snapshot, last.size)
         return {"job": self.job, "snapshot": last.snapshot, "late_s": round(last.late_s, 1), "missed": last.missed}
 
 
-class JobsOperator(BaseOperator):
+class JobsOperator(StreamOpsOperator):
     """Does something for the job of the form, or for every job; one that fails does not stop the others."""
 
     def execute(self, context: Context) -> dict[str, Any]:
@@ -88,7 +85,7 @@ class JobsOperator(BaseOperator):
 
     def store(self, context: Context) -> Any:
         """The object store, with the identity that the work needs."""
-        return StreamOpsHook().store
+        return self.hook.store
 
     def do(self, context: Context, store: Any, job: str, wrong: list[str]) -> Any:
         """What is to do for one job; what is wrong is appended."""
@@ -100,8 +97,7 @@ class RetentionOperator(JobsOperator):
 
     def store(self, context: Context) -> Any:
         """With the identity that may delete; a run that only says what it would do has no need of it."""
-        hook = StreamOpsHook()
-        return hook.retention if context["params"]["apply"] else hook.store
+        return self.hook.retention if context["params"]["apply"] else self.hook.store
 
     def do(self, context: Context, store: Any, job: str, wrong: list[str]) -> Any:
         """Plan or prune one job; a job that is held is left for the next time."""
@@ -114,7 +110,7 @@ class RetentionOperator(JobsOperator):
             return {"would_remove": [verdict.name for verdict in planned.verdicts if not verdict.keep]}
         try:
             done = housekeeping.prune(
-                store, job, keep, runs.owner(context, "schedule"), finished(context), say=self.log.info
+                store, job, keep, runs.owner(context, "schedule"), runs.finished(context), say=self.log.info
             )
         except LockedError as error:
             self.log.warning("%s is left alone: %s", job, error)
@@ -134,12 +130,12 @@ class VerifyOperator(JobsOperator):
         return {"damaged": len(found)}
 
 
-def _tests(operator: OperationMixin, context: Context) -> RestoreTests:
+def _tests(operator: OperationOperator, context: Context) -> RestoreTests:
     owner = runs.owner(context, "schedule")
-    return RestoreTests(StreamOpsHook().settings, operator.engine(context), owner, operator.log.info)
+    return RestoreTests(operator.hook.settings, operator.engine(context), owner, operator.log.info)
 
 
-class RestoreTestOperator(OperationMixin, JobsOperator):
+class RestoreTestOperator(JobsOperator, OperationOperator):
     """Restores each job's newest snapshot into a scratch job, lets that continue, and recounts it."""
 
     def execute(self, context: Context) -> dict[str, Any]:
@@ -157,7 +153,7 @@ class RestoreTestOperator(OperationMixin, JobsOperator):
         return {"wrong": bool(found)}
 
 
-class ClearScratchOperator(OperationMixin, JobsOperator):
+class ClearScratchOperator(JobsOperator, OperationOperator):
     """Removes what a restore test left that was killed."""
 
     def do(self, context: Context, store: Any, job: str, wrong: list[str]) -> Any:

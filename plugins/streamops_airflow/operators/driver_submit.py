@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 
 from streamops_airflow import runs
-from streamops_airflow.hooks.streamops import SPARK
-from streamops_airflow.operators.base import OperationMixin
+from streamops_airflow.operators.base import OperationOperator
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class DriverSubmitOperator(OperationMixin, SparkSubmitOperator):
+class DriverSubmitOperator(OperationOperator, SparkSubmitOperator):
     """Puts the operation's driver on the cluster, supervised by the master, and waits for it without a worker.
 
     What is submitted follows from the operation, so that the operator has no arguments of
@@ -30,10 +29,10 @@ class DriverSubmitOperator(OperationMixin, SparkSubmitOperator):
     XCom: what the submit step reports, among it the launch and Spark's driver id.
     """
 
-    template_fields: Sequence[str] = ()  # nothing is rendered, so nothing private can be
+    template_fields: Sequence[str] = ("streamops_conn_id",)  # nothing private is rendered
 
-    def __init__(self, *, until: str = "healthy", conn_id: str = SPARK, **kwargs: Any) -> None:
-        super().__init__(conn_id=conn_id, deploy_mode="cluster", durable=False, **kwargs)
+    def __init__(self, *, until: str = "healthy", **kwargs: Any) -> None:
+        super().__init__(deploy_mode="cluster", durable=False, **kwargs)
         self.until = until
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]  # that one returns nothing

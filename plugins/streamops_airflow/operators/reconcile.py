@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow.sdk import BaseOperator
-
 from streamops_airflow import runs
-from streamops_airflow.operators.base import OperationMixin, plain_errors
+from streamops_airflow.operators.base import OperationOperator, plain_errors
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class ReconcileOperator(OperationMixin, BaseOperator):
+class ReconcileOperator(OperationOperator):
     """Brings back what should run. XCom: what was done, one line each; nothing when nothing was to be done."""
 
     def execute(self, context: Context) -> list[str] | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from streamops.model.errors import LockedError
@@ -13,7 +12,7 @@ from streamops.operations import runbooks
 from streamops.operations.follow import HELD
 from streamops.operations.operation import OVER
 from streamops_airflow import assets, runs
-from streamops_airflow.operators.base import OperationMixin, plain_errors
+from streamops_airflow.operators.base import OperationOperator, plain_errors
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 _UNTOLD = "a task ended without an outcome, or the run was marked failed"
 
 
-class StepsOperator(OperationMixin, BaseOperator):
+class StepsOperator(OperationOperator):
     """Carries out the steps that the plan gives to the task of this name; waits by deferring.
 
     XCom: the facts that the steps report (ids, counts, durations).
@@ -42,7 +41,7 @@ class StepsOperator(OperationMixin, BaseOperator):
             run = runs.of(context)
             facts = dict(self.engine(context).run_task(run.job, run.operation_id, self.task_id))
         if self.outlets and "snapshot" in facts:
-            assets.announce(context, run.job, facts["snapshot"], facts.get("bytes", 0))
+            assets.announce(context, self.hook.store.bucket, run.job, facts["snapshot"], facts.get("bytes", 0))
         return facts
 
 
@@ -68,7 +67,7 @@ class BeginOperator(StepsOperator):
         return {"operation": operation.id, "job": run.job, **facts}
 
 
-class TeardownOperator(OperationMixin, BaseOperator):
+class TeardownOperator(OperationOperator):
     """Runs also when a task failed or someone marked the run failed; skipped when the run never began an operation.
 
     Teardowns have no setup in Airflow's sense: with ``check`` as their setup they would not run when someone

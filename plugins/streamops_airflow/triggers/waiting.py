@@ -23,22 +23,32 @@ class StepTrigger(BaseTrigger):
         operation_id: the operation.
         step: the name of the waiting step.
         deadline: seconds since the epoch; absolute, so a restarted triggerer does not wait again.
+        streamops_conn_id: the installation.
         every_s: seconds between two looks.
     """
 
-    def __init__(self, job: str, operation_id: str, step: str, deadline: float, every_s: float = 1.0) -> None:
+    def __init__(
+        self,
+        job: str,
+        operation_id: str,
+        step: str,
+        deadline: float,
+        streamops_conn_id: str = StreamOpsHook.default_conn_name,
+        every_s: float = 1.0,
+    ) -> None:
         super().__init__()
         self.job, self.operation_id, self.step = job, operation_id, step
-        self.deadline, self.every_s = deadline, every_s
+        self.deadline, self.streamops_conn_id, self.every_s = deadline, streamops_conn_id, every_s
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Everything needed to continue in another triggerer."""
-        kept = {name: getattr(self, name) for name in ("job", "operation_id", "step", "deadline", "every_s")}
+        names = ("job", "operation_id", "step", "deadline", "streamops_conn_id", "every_s")
+        kept = {name: getattr(self, name) for name in names}
         return f"{StepTrigger.__module__}.{StepTrigger.__qualname__}", kept
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Poll; a server that does not answer is waited for until the deadline."""
-        hook = StreamOpsHook()
+        hook = StreamOpsHook(self.streamops_conn_id)
         engine = await asyncio.to_thread(hook.watcher)
         shown = ""
         while True:

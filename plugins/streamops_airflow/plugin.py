@@ -1,4 +1,4 @@
-"""Imports what runbooks need in the processes that start tasks, so that no task has to import it again.
+"""What Airflow loads of StreamOps in each of its processes: the page of the fleet, and what tasks need, beforehand.
 
 A scheduler with the LocalExecutor, a Celery worker and the DAG processor fork: the child has what the parent imported.
 Importing the clients of Kafka, S3 and InfluxDB takes a task longer than most steps of a runbook.
@@ -10,6 +10,8 @@ import sys
 from typing import Any
 
 from airflow.plugins_manager import AirflowPlugin
+
+from streamops_airflow.pages.fleet_map import PREFIX, app
 
 FORKING = ("scheduler", "celery", "dag-processor")
 RUNNER = "airflow.sdk.execution_time.task_runner"  # which every task imports first
@@ -23,10 +25,20 @@ def preload() -> None:
     importlib.import_module(RUNNER)
 
 
-class PreloadPlugin(AirflowPlugin):
-    """Nothing of it shows in Airflow."""
+class StreamOpsPlugin(AirflowPlugin):
+    """The map of the fleet, below Browse."""
 
-    name = "streamops_preload"
+    name = "streamops"
+    fastapi_apps = [{"app": app, "url_prefix": PREFIX, "name": "Fleet map"}]
+    external_views = [
+        {
+            "name": "Fleet map",
+            "href": f"{PREFIX}/",
+            "destination": "nav",
+            "category": "browse",
+            "url_route": "fleet-map",
+        }
+    ]
 
     @classmethod
     def on_load(cls, *args: Any, **kwargs: Any) -> None:

@@ -1,0 +1,118 @@
+"""Snapshots in the code of tasks: take, look at, verify, restore, keep, remove, and carry to another installation."""
+
+from __future__ import annotations
+
+import builtins
+from pathlib import Path
+from typing import Any
+
+from airflow.sdk import get_current_context
+
+from streamops import snapshots
+from streamops.model.manifest import Manifest
+from streamops.model.records import Deployment
+from streamops.operations.facts import Reserved
+from streamops.operations.follow import request
+from streamops.operations.operation import Operation, operation_id
+from streamops.snapshots import marks, portable, verification
+from streamops.snapshots.marks import Check
+from streamops.snapshots.portable import Imported
+from streamops.store import jobs
+from streamops.upkeep import housekeeping
+from streamops_airflow import assets, runs
+from streamops_airflow.hooks.streamops import StreamOpsHook
+
+
+class SnapshotHook(StreamOpsHook):
+    """Snapshots of one installation.
+
+    ``save`` and ``restore`` are operations as the runbooks ``snapshot_job`` and ``deploy_job`` are: the same steps,
+    lock and receipt, owned by the DAG run of the task that calls them. They keep the worker until they are done; the
+    operators of the runbooks do not. A task that is tried again or cleared continues what it began, and does nothing
+    twice.
+
+    Raises (every method): StreamOpsError, whose message is one sentence; NotFoundError when there is no such snapshot.
+    """
+
+    def save(self, job: str, snapshot: str | None = None, *, cancel: bool = False, **more: Any) -> Manifest:
+        """Take a snapshot, of a running job while it runs. A task with the outlet ``assets.TAKEN`` announces it.
+
+        Args:
+            snapshot: a new name; without one, it follows from the task.
+            cancel: stop the job at a batch boundary first; it stays stopped.
+            more: other fields of the form of ``snapshot_job``.
+
+        Raises:
+            LockedError: another operation holds the job; nothing was done.
+            SnapshotExistsError: the name is taken.
+        """
+        operation = self._run("snapshot_job", job=job, snapshot=snapshot, cancel=cancel, **more)
+        manifest = self.show(job, operation.snapshot)
+        context = get_current_context()
+        if assets.TAKEN in context["task"].outlets:
+            assets.announce(context, self.store.bucket, job, manifest.name, manifest.size)
+        return manifest
+
+    def restore(
+        self, job: str, snapshot: str, *, to: str | None = None, version: str | None = None, **more: Any
+    ) -> Deployment:
+        """Start a job that is not running from a snapshot, and wait until it is healthy.
+
+        Args:
+            to: another job to start from it, a fork; its version is published already.
+            version: the version to start; that of the snapshot if left out.
+            more: other fields of the form of ``deploy_job``.
+
+        Raises:
+            LockedError: another operation holds the job; nothing was done.
+            RefusedError: the job runs, or the version cannot continue the state.
+            UnhealthyError: it did not become healthy in time.
+        """
+        found = {"version": version or self.show(job, snapshot).version, "from_snapshot": f"{job}/{snapshot}"}
+        started = to or job
+        operation = self._run("deploy_job", job=started, fork=started != job, **found, **more)
+        return jobs.deployment(self.store, started, operation.reported("reserve", Reserved).deployment)
+
+    def list(self, job: str | None = None) -> builtins.list[Manifest]:
+        """All snapshots, or those of one job, the oldest first; without those that are refused."""
+        return snapshots.list(self.store, job)
+
+    def show(self, job: str, snapshot: str) -> Manifest:
+        """What a snapshot holds, after its signature was found good. Raises SnapshotRefusedError."""
+        return snapshots.load(self.store, job, snapshot)
+
+    def verify(self, job: str, snapshot: str) -> Check:
+        """Read every object back, compare, and note what was found. Raises SnapshotRefusedError."""
+        return verification.verify(self.store, job, snapshot, self.log.info)
+
+    def remove(self, job: str, snapshot: str, reason: str = "by hand") -> None:
+        """Remove it; for 14 days it can be brought back. Raises RefusedError: it is pinned or in use."""
+        context = get_current_context()
+        housekeeping.remove(self.retention, job, snapshot, reason, runs.owner(context), runs.finished(context))
+
+    def pin(self, job: str, snapshot: str, reason: str = "kept by hand") -> None:
+        """Keep it whatever the retention rule says."""
+        marks.pin(self.store, job, snapshot, reason, runs.owner(get_current_context()).user)
+
+    def unpin(self, job: str, snapshot: str) -> bool:
+        """Leave it to the retention rule again; False if it was not pinned."""
+        return marks.unpin(self.retention, job, snapshot)
+
+    def export(self, job: str, snapshot: str, file: Path) -> Manifest:
+        """Pack it with its published version into one file, which appears when it is whole."""
+        return portable.export(self.store, job, snapshot, file)
+
+    def import_(self, file: Path, *, trust: bool = False) -> Imported:
+        """Import a snapshot from a file that ``export`` wrote.
+
+        Args:
+            trust: accept it although another installation signed it.
+        """
+        return portable.load(self.store, file, trust=trust)
+
+    def _run(self, runbook: str, **values: Any) -> Operation:
+        context = get_current_context()
+        ti, asked = context["ti"], request(runbook, **values)
+        place = (ti.dag_id, ti.run_id, ti.task_id, str(ti.map_index), asked.model_dump_json())
+        engine = self.task_engine(context, self.log.info)
+        return engine.run(asked, runs.owner(context), operation_id(runbook, *place))
