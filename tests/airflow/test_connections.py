@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
+from airflow.sdk.exceptions import AirflowNotFoundException
 
 from stack import configure, private
 from stack.layout import Layout
+from streamops.model.errors import RefusedError, UnreachableError
 from streamops.operations.ports import Submitter
-from streamops_airflow.hooks.streamops import RETENTION, StreamOpsHook
+from streamops_airflow.hooks.streamops import FIRST, StreamOpsHook
 from streamops_airflow.operators.catalogue import RetentionOperator, VerifyOperator
 
 
@@ -55,6 +58,49 @@ def test_a_retention_run_that_only_tells_has_no_need_of_it(pairs: dict[str, str]
 def test_without_that_connection_everything_uses_the_one_identity(
     pairs: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv(f"AIRFLOW_CONN_{RETENTION.upper()}")
+    monkeypatch.delenv(f"AIRFLOW_CONN_{FIRST['s3_retention'].upper()}")
     hook = StreamOpsHook()
     assert hook.retention is hook.store
+
+
+@pytest.fixture
+def second(pairs: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """The services of a second installation: those of the first, with a bucket of its own."""
+    found = {service: FIRST[service] for service in FIRST if service != "s3_retention"} | {"s3": "eu_s3"}
+    store = json.loads(os.environ["AIRFLOW_CONN_STREAMOPS_S3"])
+    store["extra"]["bucket"] = "second"
+    monkeypatch.setenv("AIRFLOW_CONN_EU_S3", json.dumps(store))
+    monkeypatch.setenv("AIRFLOW_CONN_EU", json.dumps({"conn_type": "streamops", "extra": found}))
+    return found
+
+
+def test_one_airflow_serves_two_installations(pairs: dict[str, str], second: dict[str, str]) -> None:
+    assert (StreamOpsHook().store.bucket, StreamOpsHook("eu").store.bucket) == (pairs["S3_BUCKET"], "second")
+    assert StreamOpsHook("eu").retention.identity == pairs["S3_ACCESS_KEY"]  # not that of the first
+    assert VerifyOperator(task_id="v", streamops_conn_id="eu").store({}).bucket == "second"
+
+
+def test_an_installation_names_all_its_services_or_none(
+    second: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert StreamOpsHook("streamops").services == FIRST
+    part = {"s3": "eu_s3", "spark": second["spark"]}
+    monkeypatch.setenv("AIRFLOW_CONN_EU", json.dumps({"conn_type": "streamops", "extra": part}))
+    with pytest.raises(RefusedError, match="names no connection for kafka, influx, snapshots"):
+        _ = StreamOpsHook("eu").settings
+    assert StreamOpsHook("eu").test_connection()[0] is False
+    with pytest.raises(AirflowNotFoundException, match="nowhere"):
+        _ = StreamOpsHook("nowhere").settings
+
+
+def test_a_connection_test_names_each_server_that_does_not_answer(
+    pairs: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse() -> None:
+        raise UnreachableError("Kafka at 127.0.0.1:1 did not answer; retry.")
+
+    asked = {"Object store": lambda: None, "Kafka": refuse, "InfluxDB": lambda: None}
+    monkeypatch.setattr("streamops.wiring.questions", lambda settings: asked)
+    assert StreamOpsHook().test_connection() == (False, "Kafka at 127.0.0.1:1 did not answer; retry.")
+    asked.pop("Kafka")
+    assert StreamOpsHook().test_connection() == (True, "Object store, InfluxDB: all answer.")

@@ -17,6 +17,7 @@ from airflow.sdk.exceptions import ParamValidationError
 from streamops.operations.requests import ClusterRequest
 from streamops.operations.runbooks import RUNBOOKS
 from streamops.settings import REPOSITORY
+from streamops_airflow.runs import INSTALLATION
 
 JOB_RUNBOOKS = tuple(name for name, found in RUNBOOKS.items() if not issubclass(found.request, ClusterRequest))
 DESTRUCTIVE = ("from_scratch", "cancel", "fork", "without_missing")
@@ -101,7 +102,8 @@ def test_a_snapshot_announces_itself_as_an_asset(dags):
         assert [item.name for item in outlets] == ["streamops-snapshots"]
     from streamops_airflow import assets
 
-    assert assets.snapshots("my-job").uri == "streamops://my-job/snapshots"
+    asset = assets.snapshots("my-job", "bucket")
+    assert (asset.name, asset.uri) == ("s3://bucket/snapshots/my-job/manifests",) * 2
 
 
 @pytest.mark.parametrize("runbook", RUNBOOKS)
@@ -109,7 +111,9 @@ def test_every_field_is_described_and_known_to_the_request(dags, runbook):
     for name, param in dags[runbook].params.items():
         assert param.description, name
         assert param.schema["title"], name
-    assert set(dags[runbook].params) <= set(RUNBOOKS[runbook].request.model_fields)
+    assert set(dags[runbook].params) - {INSTALLATION} <= set(RUNBOOKS[runbook].request.model_fields)
+    assert dags[runbook].params.get_param(INSTALLATION).value == "streamops"
+    assert {task.streamops_conn_id for task in dags[runbook].tasks} == {"{{ params.streamops_conn_id }}"}
 
 
 def test_the_form_that_destroys_says_so(dags):
@@ -169,6 +173,24 @@ def test_every_waiting_step_has_a_task_that_defers(dags, runbook):
             assert hasattr(dags[runbook].get_task(step.task), "wait")
 
 
+def test_airflow_finds_the_plugin_and_the_type_of_connection_once_and_by_entry_points(tmp_path):
+    code = """
+from airflow.plugins_manager import _get_plugins
+from airflow.providers_manager import ProvidersManager
+plugins, wrong = _get_plugins()
+print([plugin.name for plugin in plugins if "streamops" in str(plugin.source)], wrong)
+hook = ProvidersManager().hooks["streamops"]
+print(hook.hook_class_name, hook.connection_id_attribute_name, hook.hook_name)
+"""
+    environment = os.environ | {"AIRFLOW__CORE__PLUGINS_FOLDER": str(REPOSITORY / "plugins")}  # an Airflow that has it
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-2:] == [
+        "['streamops'] {}",
+        "streamops_airflow.hooks.streamops.StreamOpsHook streamops_conn_id StreamOps",
+    ]
+    assert "not registered" not in done.stderr
+
+
 LOAD_PLUGINS = """
 import json, sys
 from airflow.plugins_manager import ensure_plugins_loaded
@@ -204,7 +226,8 @@ def test_a_runbook_file_is_wiring_only():
 def test_triggers_are_importable_by_the_name_they_are_stored_under():
     from streamops_airflow.triggers.waiting import StepTrigger
 
-    path, kept = StepTrigger("a", "op", "healthy", deadline=1.5).serialize()
+    path, kept = StepTrigger("a", "op", "healthy", deadline=1.5, streamops_conn_id="second").serialize()
+    assert kept["streamops_conn_id"] == "second"
     module, _, name = path.rpartition(".")
     again = getattr(importlib.import_module(module), name)(**kept)
     assert again.serialize() == (path, kept)

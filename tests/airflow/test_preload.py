@@ -12,9 +12,9 @@ from streamops.settings import REPOSITORY
 CODE = """
 import sys
 sys.path[:0] = ["plugins", "include", "spark_jobs"]
-from preload_plugin import PreloadPlugin
+from streamops_airflow.plugin import StreamOpsPlugin
 sys.argv = ["airflow", *sys.argv[1:]]
-PreloadPlugin.on_load()
+StreamOpsPlugin.on_load()
 before = set(sys.modules)
 sys.path.insert(0, "dags")
 import upgrade_job
