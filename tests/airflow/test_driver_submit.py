@@ -80,7 +80,7 @@ def test_submitting_returns_sparks_id_even_for_a_job_that_is_called_like_one(hoo
 
 def test_neither_secrets_nor_the_callers_environment_reach_the_submitter(hook, monkeypatch, settings):
     monkeypatch.setenv("SOME_TOKEN", "callers-secret")
-    fresh = DriverSubmitHook(settings, Submission("j", "v1", 1, "l", "a" * 64, "b" * 64))
+    fresh = DriverSubmitHook(settings, Submission("j", "v1", 1, "l", "a" * 64, "b" * 64), "streamops_spark")
     fresh.submit()
     shown = "\n".join(fresh._last_submit_log_lines)
     assert "ENVIRONMENT" in shown
@@ -104,5 +104,5 @@ def test_killing_the_task_ends_the_task_and_starts_no_process(monkeypatch):
         operator.on_kill()
 
 
-def test_nothing_of_the_operator_is_rendered():
-    assert tuple(DriverSubmitOperator.template_fields) == ()
+def test_nothing_private_of_the_operator_is_rendered():
+    assert tuple(DriverSubmitOperator.template_fields) == ("streamops_conn_id",)
