@@ -4,7 +4,7 @@
 **What it does.** Every five minutes it looks which running jobs have a snapshot due, by `snapshots.every` or
 `snapshots.cron` of their definition, and takes each as a live snapshot, with the same recorded steps as
 `snapshot_job`. A job without such a schedule is left alone. Each snapshot is an event of the asset
-`streamops://JOB/snapshots`, which other DAGs can wait for.
+`s3://BUCKET/snapshots/JOB/manifests`, which other DAGs can wait for.
 
 **When to use it.** It runs by itself. Pause it to stop all scheduled snapshots.
 

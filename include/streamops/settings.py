@@ -37,6 +37,7 @@ class Settings(BaseModel):
     airflow_page: str = ""  # where people find it, if that is another address
     airflow_user: str = ""
     airflow_password: SecretStr = SecretStr("")
+    airflow_installation: str = ""  # where one Airflow serves several installations: its connection that names this one
     # What a submitter needs on its own host, and the path that every node has:
     spark_home: str = ""
     spark_conf_dir: str = ""  # the submitter's own, without any secret

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import AirflowNotFoundException
 
 from stack import configure, private
 from stack.layout import Layout
+from streamops.clients.airflow import Run
 from streamops.model.errors import RefusedError, UnreachableError
+from streamops.operations.follow import Runbooks, request
 from streamops.operations.ports import Submitter
 from streamops_airflow.hooks.streamops import FIRST, StreamOpsHook
 from streamops_airflow.operators.catalogue import RetentionOperator, VerifyOperator
@@ -104,3 +107,14 @@ def test_a_connection_test_names_each_server_that_does_not_answer(
     assert StreamOpsHook().test_connection() == (False, "Kafka at 127.0.0.1:1 did not answer; retry.")
     asked.pop("Kafka")
     assert StreamOpsHook().test_connection() == (True, "Object store, InfluxDB: all answer.")
+
+
+def test_the_command_line_names_the_installation_of_its_context() -> None:
+    class Far:
+        installation = "eu"
+
+        def trigger(self, dag_id: str, conf: dict[str, Any]) -> Run:
+            raise RefusedError(f"{dag_id}: {conf}")
+
+    with pytest.raises(RefusedError, match="'streamops_conn_id': 'eu'"):
+        Runbooks(Far(), None).run(request("cancel_job", job="clicks"), lambda steps: None)

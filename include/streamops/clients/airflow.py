@@ -77,6 +77,7 @@ class Airflow:
             "username": settings.airflow_user,
             "password": settings.airflow_password.get_secret_value(),
         }
+        self.installation = settings.airflow_installation
         self._token: str | None = None
         self._http = httpx.Client(base_url=self.url, timeout=timeout_s, trust_env=False)
 

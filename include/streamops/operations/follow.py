@@ -152,6 +152,8 @@ class Runbooks:
         """
         own = {"runbook", "job"} if asked.job == CLUSTER else {"runbook"}
         conf = asked.model_dump(mode="json", exclude=own, exclude_unset=True)
+        if self.airflow.installation:
+            conf["streamops_conn_id"] = self.airflow.installation
         run = self.airflow.trigger(asked.runbook, conf)
         told(run)
         operation = self._watch(asked, run, show)
