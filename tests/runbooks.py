@@ -156,7 +156,7 @@ def at_work(settings: Settings, dag_id: str) -> Iterator[None]:
 
 def paused(settings: Settings, dag_id: str, yes: bool = True) -> None:
     """What acts by itself is switched off while tests look at something else, and on by the tests of it."""
-    with Airflow(settings) as airflow:
+    with Airflow(settings, timeout_s=60) as airflow:
         deadline = time.monotonic() + 120
         while True:
             try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +17,11 @@ from streamops.clients.airflow import Run
 from streamops.model.errors import RefusedError, UnreachableError
 from streamops.operations.follow import Runbooks, request
 from streamops.operations.ports import Submitter
+from streamops.snapshots.removal import Swept
+from streamops.store.object_store import ObjectStore
+from streamops.upkeep import housekeeping
+from streamops.upkeep.housekeeping import Pruned
+from streamops_airflow.hooks import snapshots as hooks
 from streamops_airflow.hooks.streamops import FIRST, StreamOpsHook
 from streamops_airflow.operators.catalogue import RetentionOperator, VerifyOperator
 
@@ -51,11 +57,24 @@ def test_a_task_can_ask_of_the_cluster_whatever_a_step_or_reconciliation_may_ask
     assert submitter.submit(None) == "driver-1"  # through the task's own hook
 
 
-def test_a_retention_run_that_only_tells_has_no_need_of_it(pairs: dict[str, str]) -> None:
-    operator = RetentionOperator(task_id="r")
-    found = [operator.store({"params": {"apply": apply}}).identity for apply in (True, False)]
-    assert found == [pairs["S3_RETENTION_ACCESS_KEY"], pairs["S3_ACCESS_KEY"]]
-    assert VerifyOperator(task_id="v").store({"params": {}}).identity == pairs["S3_ACCESS_KEY"]
+def test_a_retention_run_that_only_tells_has_no_need_of_it(
+    pairs: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used: list[str] = []
+
+    def note(store: ObjectStore, job: str, *more: object, **named: object) -> Pruned:
+        used.append(store.identity)
+        return Pruned(job, (), Swept(), applied=False)
+
+    monkeypatch.setattr(housekeeping, "keep_of", lambda store, job: None)
+    monkeypatch.setattr(housekeeping, "plan", note)
+    monkeypatch.setattr(housekeeping, "prune", note)
+    run = SimpleNamespace(dag_id="apply_retention", run_id="run-1")
+    for apply in (True, False):
+        context = {"params": {"apply": apply}, "dag_run": run, "ti": None}
+        monkeypatch.setattr(hooks, "get_current_context", lambda context=context: context)
+        RetentionOperator(task_id="r").do(context, "clicks", [])
+    assert used == [pairs["S3_RETENTION_ACCESS_KEY"], pairs["S3_ACCESS_KEY"]]
 
 
 def test_without_that_connection_everything_uses_the_one_identity(
@@ -80,7 +99,7 @@ def second(pairs: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> dict[str, 
 def test_one_airflow_serves_two_installations(pairs: dict[str, str], second: dict[str, str]) -> None:
     assert (StreamOpsHook().store.bucket, StreamOpsHook("eu").store.bucket) == (pairs["S3_BUCKET"], "second")
     assert StreamOpsHook("eu").retention.identity == pairs["S3_ACCESS_KEY"]  # not that of the first
-    assert VerifyOperator(task_id="v", streamops_conn_id="eu").store({}).bucket == "second"
+    assert VerifyOperator(task_id="v", streamops_conn_id="eu").hook.store.bucket == "second"
 
 
 def test_an_installation_names_all_its_services_or_none(

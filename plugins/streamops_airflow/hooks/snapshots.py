@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from airflow.sdk import get_current_context
 
 from streamops import snapshots
 from streamops.model.manifest import Manifest
-from streamops.model.records import Deployment
+from streamops.model.records import Deployment, now
 from streamops.operations.facts import Reserved
 from streamops.operations.follow import request
 from streamops.operations.operation import Operation, operation_id
@@ -19,6 +20,7 @@ from streamops.snapshots.marks import Check
 from streamops.snapshots.portable import Imported
 from streamops.store import jobs
 from streamops.upkeep import housekeeping
+from streamops.upkeep.housekeeping import Pruned
 from streamops_airflow import assets, runs
 from streamops_airflow.hooks.streamops import StreamOpsHook
 
@@ -84,6 +86,24 @@ class SnapshotHook(StreamOpsHook):
     def verify(self, job: str, snapshot: str) -> Check:
         """Read every object back, compare, and note what was found. Raises SnapshotRefusedError."""
         return verification.verify(self.store, job, snapshot, self.log.info)
+
+    def verify_due(self, job: str, fresh: timedelta, *, state: bool = False) -> builtins.list[str]:
+        """Verify the snapshots that were not read within ``fresh``; what is wrong, one sentence each.
+
+        Args:
+            state: let local Spark read the state as well, which takes a minute or more for each.
+        """
+        return verification.verify_due(self.store, [job], now(), fresh, self.log.info, with_state=state)
+
+    def would_prune(self, job: str) -> Pruned:
+        """What the job's retention rule would keep and remove now, with the reason for each."""
+        return housekeeping.plan(self.store, job, housekeeping.keep_of(self.store, job), now())
+
+    def prune(self, job: str) -> Pruned:
+        """Apply the job's retention rule. Raises LockedError: an operation holds the job; nothing was done."""
+        context, keep = get_current_context(), housekeeping.keep_of(self.store, job)
+        owner, finished = runs.owner(context, "schedule"), runs.finished(context)
+        return housekeeping.prune(self.retention, job, keep, owner, finished, say=self.log.info)
 
     def remove(self, job: str, snapshot: str, reason: str = "by hand") -> None:
         """Remove it; for 14 days it can be brought back. Raises RefusedError: it is pinned or in use."""

@@ -11,9 +11,8 @@ from streamops.model.errors import LockedError, StreamOpsError
 from streamops.model.names import checked
 from streamops.model.records import now
 from streamops.model.schedules import Due
-from streamops.snapshots import verification
 from streamops.store import jobs as job_state
-from streamops.upkeep import housekeeping, scheduled
+from streamops.upkeep import scheduled
 from streamops.upkeep.restore_tests import RestoreTests
 from streamops_airflow import assets, runs
 from streamops_airflow.operators.base import MAY_PASS, OperationOperator, StreamOpsOperator, plain_errors
@@ -66,16 +65,15 @@ class JobsOperator(StreamOpsOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Do it. Raises AirflowFailException with everything that went wrong, or AirflowException if that may pass."""
-        store = self.store(context)
         asked = context["params"].get("job")
         with plain_errors():
-            jobs = [checked("job", asked)] if asked else job_state.names(store)
+            jobs = [checked("job", asked)] if asked else job_state.names(self.hook.store)
         wrong: list[str] = []
         facts: dict[str, Any] = {}
         again = False
         for job in jobs:
             try:
-                facts[job] = self.do(context, store, job, wrong)
+                facts[job] = self.do(context, job, wrong)
             except StreamOpsError as error:
                 wrong.append(f"{job}: {error}")
                 again |= isinstance(error, MAY_PASS)
@@ -83,11 +81,7 @@ class JobsOperator(StreamOpsOperator):
             raise (AirflowException if again else AirflowFailException)(" | ".join(wrong))
         return facts
 
-    def store(self, context: Context) -> Any:
-        """The object store, with the identity that the work needs."""
-        return self.hook.store
-
-    def do(self, context: Context, store: Any, job: str, wrong: list[str]) -> Any:
+    def do(self, context: Context, job: str, wrong: list[str]) -> Any:
         """What is to do for one job; what is wrong is appended."""
         raise NotImplementedError
 
@@ -95,23 +89,16 @@ class JobsOperator(StreamOpsOperator):
 class RetentionOperator(JobsOperator):
     """Applies each job's retention rule; without *Apply*, only says what it would do."""
 
-    def store(self, context: Context) -> Any:
-        """With the identity that may delete; a run that only says what it would do has no need of it."""
-        return self.hook.retention if context["params"]["apply"] else self.hook.store
-
-    def do(self, context: Context, store: Any, job: str, wrong: list[str]) -> Any:
+    def do(self, context: Context, job: str, wrong: list[str]) -> Any:
         """Plan or prune one job; a job that is held is left for the next time."""
-        keep = housekeeping.keep_of(store, job)
         if not context["params"]["apply"]:
-            planned = housekeeping.plan(store, job, keep, now())
+            planned = self.hook.would_prune(job)
             for verdict in planned.verdicts:
                 what = "kept" if verdict.keep else "would be removed"
                 self.log.info("%s/%s %s: %s", job, verdict.name, what, verdict.why)
             return {"would_remove": [verdict.name for verdict in planned.verdicts if not verdict.keep]}
         try:
-            done = housekeeping.prune(
-                store, job, keep, runs.owner(context, "schedule"), runs.finished(context), say=self.log.info
-            )
+            done = self.hook.prune(job)
         except LockedError as error:
             self.log.warning("%s is left alone: %s", job, error)
             return {"held": str(error)}
@@ -121,11 +108,10 @@ class RetentionOperator(JobsOperator):
 class VerifyOperator(JobsOperator):
     """Reads back every snapshot that was not read for some days and, if asked, lets Spark read its state."""
 
-    def do(self, context: Context, store: Any, job: str, wrong: list[str]) -> Any:
+    def do(self, context: Context, job: str, wrong: list[str]) -> Any:
         """Read one job's; what is damaged is noted in the catalogue and fails the run at the end."""
         fresh = timedelta(days=context["params"]["days"])
-        with_state = context["params"]["state"]
-        found = verification.verify_due(store, [job], now(), fresh, self.log.info, with_state=with_state)
+        found = self.hook.verify_due(job, fresh, state=context["params"]["state"])
         wrong += found
         return {"damaged": len(found)}
 
@@ -144,7 +130,7 @@ class RestoreTestOperator(JobsOperator, OperationOperator):
             raise AirflowSkipException("This run makes no restore tests.")
         return super().execute(context)
 
-    def do(self, context: Context, store: Any, job: str, wrong: list[str]) -> Any:
+    def do(self, context: Context, job: str, wrong: list[str]) -> Any:
         """Test one job's; a snapshot that does not continue rightly is noted, and fails the run at the end."""
         fresh = timedelta(days=context["params"]["restore_days"])
         found = _tests(self, context).run_due(job, now(), fresh)
@@ -156,7 +142,7 @@ class RestoreTestOperator(JobsOperator, OperationOperator):
 class ClearScratchOperator(JobsOperator, OperationOperator):
     """Removes what a restore test left that was killed."""
 
-    def do(self, context: Context, store: Any, job: str, wrong: list[str]) -> Any:
+    def do(self, context: Context, job: str, wrong: list[str]) -> Any:
         """Remove one job's; usually there is nothing."""
         try:
             return {"removed": _tests(self, context).clear(job)}
