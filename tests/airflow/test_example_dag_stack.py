@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from fresh_job import FreshJob, publish_quickly, wait_for
-from runbooks import RUN_S, ended, log, run_to_end, states, stop, working_job
+from runbooks import PATIENT, RUN_S, ended, log, run_to_end, states, stop, working_job
 from stack.layout import Layout
 from streamops import snapshots
 from streamops.clients.airflow import Airflow, Run
@@ -49,11 +49,17 @@ def examples(stack: Settings, airflow: Airflow, job: FreshJob, other: FreshJob) 
     """Copied to the user's own DAGs, with the names of this test's jobs."""
     folder = Layout.find().own_dags
     copies = []
+    patient = {**PATIENT, "stop_timeout_s": 150}
+    changes = {
+        'Param("clicks")': f'Param("{job.name}")',
+        'Param("clicks-rehearsal")': f'Param("{other.name}")',
+        'tags=["example"]': f'tags=["example"], default_args={patient}',
+        'to=params["rehearsal"]': f'to=params["rehearsal"], **{PATIENT}',
+    }
     for name in (RELEASE, REHEARSE):
         text = (EXAMPLES / f"{name}.py").read_text()
-        text = text.replace('Param("clicks-rehearsal")', f'Param("{other.name}")').replace(
-            'Param("clicks")', f'Param("{job.name}")'
-        )
+        for old, new in changes.items():
+            text = text.replace(old, new)
         copies.append(folder / f"{name}.py")
         copies[-1].write_text(text)
     wait_for(lambda: all(airflow.ready(name) for name in (RELEASE, REHEARSE)), RUN_S, "Airflow reading the examples")

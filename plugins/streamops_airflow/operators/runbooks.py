@@ -51,10 +51,9 @@ class RunbookOperator(StreamOpsOperator, TriggerDagRunOperator):
     runbook: ClassVar[Runbook]
     names: ClassVar[Mapping[str, str]]  # of the form's fields, by the name of the argument
 
-    def __init__(self, *, streamops_conn_id: str = "streamops", **more: Any) -> None:
+    def __init__(self, **more: Any) -> None:
         asked = {name: more.pop(name) for name in self.names if name in more}
         super().__init__(
-            streamops_conn_id=streamops_conn_id,
             trigger_dag_id=self.runbook.name,
             logical_date=None,
             wait_for_completion=True,
