@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,14 +100,14 @@ def session() -> Iterator[Session]:
     settings = lifecycle.up(say=console.say)
     lifecycle.generator_start(traffic=Traffic(rate=RATE))
     demo = Demo(settings, Options(), console.say, lambda: Progress(console.out, live=False).show)
-    dashboard, ledger = Dashboard(settings), Ledger(settings)
-    try:
-        with Airflow(settings) as airflow, Watcher(lambda: dashboard.newest(MEASUREMENTS, SYMBOLS[0])) as watcher:
-            runbooks = Runbooks(airflow, demo.store)
-            demo.wait_for_trades()
-            demo.publish()
-            runbooks.wait_ready(RUNBOOKS)
-            yield Session(demo, runbooks, ledger, watcher)
-    finally:
-        dashboard.close()
-        ledger.close()
+    with (
+        closing(Dashboard(settings)) as dashboard,
+        closing(Ledger(settings)) as ledger,
+        Airflow(settings) as airflow,
+        Watcher(lambda: dashboard.newest(MEASUREMENTS, SYMBOLS[0])) as watcher,
+    ):
+        runbooks = Runbooks(airflow, demo.store)
+        demo.wait_for_trades()
+        demo.publish()
+        runbooks.wait_ready(RUNBOOKS)
+        yield Session(demo, runbooks, ledger, watcher)

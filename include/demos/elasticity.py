@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,54 +49,52 @@ class Elasticity:
         Raises:
             StreamOpsError: a part of it failed; what runs is left as it is.
         """
-        demo, dashboard = self.demo, Dashboard(self.demo.settings)
+        demo = self.demo
         self._nodes = SupervisedNodes(demo.settings)
-        try:
-            with (
-                Airflow(demo.settings) as airflow,
-                Watcher(lambda: dashboard.newest(MEASUREMENTS, SYMBOLS[0])) as watcher,
-            ):
-                self._watcher, self._runbooks = watcher, Runbooks(airflow, demo.store)
-                demo.wait_for_trades()
-                demo.publish()
-                with demo.story.part("Wait until Airflow has read the runbooks"):
-                    self._runbooks.wait_ready(RUNBOOKS)
-                demo.bring_running(self._runbooks)
-                self._at_size(2)
-                rate = demo.traffic(demo.record().version or "", self.traffic_s, watcher)
-                began = time.time() - self.traffic_s
-                quiet = longest_pause(watcher.seen("avg_1s"), _ms(time.time() - self.quiet_s), _ms(time.time()))
-                restart = self._down_and_up()
-                self._scale(3, "a member joins")
-                demo.traffic(demo.record().version or "", self.traffic_s, watcher)
-                self._kill()
-                self._scale(2, "a member leaves")
-                demo.traffic(demo.record().version or "", self.traffic_s, watcher)
-                with demo.story.part("Recount: compute everything again from the topic, and compare"):
-                    recount = recount_job(demo.settings, demo.store, JOB)
-                seen = watcher.seen("avg_1s")
-                first, last = _ms(began), max(point.window_end_ms for point in seen)
-                return {
-                    "job": JOB,
-                    "version": demo.record().version,
-                    "finished": records.now().isoformat(timespec="seconds"),
-                    "machine": machine(),
-                    "shown_from_ms": first,
-                    "shown_to_ms": last,
-                    "rate": {"asked": RATE, "reached": round(rate, 1)},
-                    "story": demo.story.parts,
-                    "down": DOWN,
-                    "events": self.events,
-                    "quiet_pause_s": quiet,
-                    "restart": restart,
-                    "recount": recount.model_dump(mode="json"),
-                    "series": {
-                        "avg_1s": {name: dashboard.series("avg_1s", first, last + 1, name) for name in SYMBOLS},
-                        "lateness": [(at, late) for at, late in latenesses(seen) if at >= first],
-                    },
-                }
-        finally:
-            dashboard.close()
+        with (
+            closing(Dashboard(demo.settings)) as dashboard,
+            Airflow(demo.settings) as airflow,
+            Watcher(lambda: dashboard.newest(MEASUREMENTS, SYMBOLS[0])) as watcher,
+        ):
+            self._watcher, self._runbooks = watcher, Runbooks(airflow, demo.store)
+            demo.wait_for_trades()
+            demo.publish()
+            with demo.story.part("Wait until Airflow has read the runbooks"):
+                self._runbooks.wait_ready(RUNBOOKS)
+            demo.bring_running(self._runbooks)
+            self._at_size(2)
+            rate = demo.traffic(demo.record().version or "", self.traffic_s, watcher)
+            began = time.time() - self.traffic_s
+            quiet = longest_pause(watcher.seen("avg_1s"), _ms(time.time() - self.quiet_s), _ms(time.time()))
+            restart = self._down_and_up()
+            self._scale(3, "a member joins")
+            demo.traffic(demo.record().version or "", self.traffic_s, watcher)
+            self._kill()
+            self._scale(2, "a member leaves")
+            demo.traffic(demo.record().version or "", self.traffic_s, watcher)
+            with demo.story.part("Recount: compute everything again from the topic, and compare"):
+                recount = recount_job(demo.settings, demo.store, JOB)
+            seen = watcher.seen("avg_1s")
+            first, last = _ms(began), max(point.window_end_ms for point in seen)
+            return {
+                "job": JOB,
+                "version": demo.record().version,
+                "finished": records.now().isoformat(timespec="seconds"),
+                "machine": machine(),
+                "shown_from_ms": first,
+                "shown_to_ms": last,
+                "rate": {"asked": RATE, "reached": round(rate, 1)},
+                "story": demo.story.parts,
+                "down": DOWN,
+                "events": self.events,
+                "quiet_pause_s": quiet,
+                "restart": restart,
+                "recount": recount.model_dump(mode="json"),
+                "series": {
+                    "avg_1s": {name: dashboard.series("avg_1s", first, last + 1, name) for name in SYMBOLS},
+                    "lateness": [(at, late) for at, late in latenesses(seen) if at >= first],
+                },
+            }
 
     def _members(self) -> list[str]:
         return list(present(self._nodes.inventory, self._nodes.master()))
@@ -136,18 +135,15 @@ class Elasticity:
         demo, begun = self.demo, time.time()
         with demo.story.part("Shut the cluster down (runbook shutdown_cluster)"):
             self._run("shutdown_cluster")
-        ledger = Ledger(demo.settings)
-        try:
-            with demo.story.part(f"{self.quiet_s:.0f} s without a cluster: trades arrive, no new point appears"):
-                points, arrived = len(self._watcher.seen("avg_1s")), sum(ledger.end_offsets(TOPIC).values())
-                time.sleep(self.quiet_s)  # the absence is the point
-                unread = sum(ledger.end_offsets(TOPIC).values()) - arrived
-                fresh = len(self._watcher.seen("avg_1s")) - points
-                demo.say(f"  {unread:,} trades arrived; {fresh} new points")
-                if fresh:
-                    raise UnhealthyError("Points appeared although the cluster is down; who writes them?")
-        finally:
-            ledger.close()
+        quiet = f"{self.quiet_s:.0f} s without a cluster: trades arrive, no new point appears"
+        with closing(Ledger(demo.settings)) as ledger, demo.story.part(quiet):
+            points, arrived = len(self._watcher.seen("avg_1s")), sum(ledger.end_offsets(TOPIC).values())
+            time.sleep(self.quiet_s)  # the absence is the point
+            unread = sum(ledger.end_offsets(TOPIC).values()) - arrived
+            fresh = len(self._watcher.seen("avg_1s")) - points
+            demo.say(f"  {unread:,} trades arrived; {fresh} new points")
+            if fresh:
+                raise UnhealthyError("Points appeared although the cluster is down; who writes them?")
         with demo.story.part("Start it again; the job comes back by itself (runbook restart_cluster)"):
             done = self._run("restart_cluster")
         told = done.reported("caught_up", JobsCaughtUp).jobs[JOB]

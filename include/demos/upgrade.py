@@ -7,7 +7,7 @@ import os
 import platform
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -102,42 +102,35 @@ class Demo:
         Raises:
             StreamOpsError: a part of it failed; what runs is left as it is.
         """
-        dashboard = Dashboard(self.settings)
-        try:
-            with (
-                Airflow(self.settings) as airflow,
-                Watcher(lambda: dashboard.newest(MEASUREMENTS, SYMBOLS[0])) as watcher,
-            ):
-                runbooks = Runbooks(airflow, self.store)
-                self.wait_for_trades()
-                self.publish()
-                with self.story.part("Wait until Airflow has read the runbooks"):
-                    runbooks.wait_ready(RUNBOOKS)
-                self.bring_v1(runbooks)
-                rate = self.traffic("v1", self.options.traffic_before_s, watcher)
-                before = gap.place(self.store, JOB, self.record().deployment)
-                operation = self._upgrade(runbooks)
-                after = gap.place(self.store, JOB, self.record().deployment)
-                if before is None or after is None:
-                    raise UnhealthyError(f"{JOB} has no checkpoint to compare; read 'streamops jobs show {JOB}'.")
-                stages = tuple(artifacts.load_manifest(self.store, JOB, "v2").definition.stages)
-                gaps = self.gaps(before, after, stages)
-                self.traffic("v2", self.options.traffic_after_s, watcher)
-                with self.story.part("Recount: compute everything again from the topic, and compare"):
-                    recount = recount_job(self.settings, self.store, JOB)
-                return self._report(dashboard, watcher, operation, gaps, rate, recount)
-        finally:
-            dashboard.close()
+        with (
+            closing(Dashboard(self.settings)) as dashboard,
+            Airflow(self.settings) as airflow,
+            Watcher(lambda: dashboard.newest(MEASUREMENTS, SYMBOLS[0])) as watcher,
+        ):
+            runbooks = Runbooks(airflow, self.store)
+            self.wait_for_trades()
+            self.publish()
+            with self.story.part("Wait until Airflow has read the runbooks"):
+                runbooks.wait_ready(RUNBOOKS)
+            self.bring_v1(runbooks)
+            rate = self.traffic("v1", self.options.traffic_before_s, watcher)
+            before = gap.place(self.store, JOB, self.record().deployment)
+            operation = self._upgrade(runbooks)
+            after = gap.place(self.store, JOB, self.record().deployment)
+            if before is None or after is None:
+                raise UnhealthyError(f"{JOB} has no checkpoint to compare; read 'streamops jobs show {JOB}'.")
+            stages = tuple(artifacts.load_manifest(self.store, JOB, "v2").definition.stages)
+            gaps = self.gaps(before, after, stages)
+            self.traffic("v2", self.options.traffic_after_s, watcher)
+            with self.story.part("Recount: compute everything again from the topic, and compare"):
+                recount = recount_job(self.settings, self.store, JOB)
+            return self._report(dashboard, watcher, operation, gaps, rate, recount)
 
     def wait_for_trades(self) -> None:
         """Wait until trades arrive."""
-        with self.story.part("Wait for trades on the topic"):
-            ledger = Ledger(self.settings)
-            try:
-                first = _end(ledger)
-                until(lambda: _end(ledger) > max(first, 0), 60, "No trade arrives on the topic; is the generator up?")
-            finally:
-                ledger.close()
+        with self.story.part("Wait for trades on the topic"), closing(Ledger(self.settings)) as ledger:
+            first = _end(ledger)
+            until(lambda: _end(ledger) > max(first, 0), 60, "No trade arrives on the topic; is the generator up?")
 
     def publish(self) -> None:
         """Publish both versions; what is published already stays as it is."""
@@ -197,18 +190,15 @@ class Demo:
 
     def traffic(self, version: str, seconds: float, watcher: Watcher) -> float:
         """Let traffic flow and return its rate, as the topic has it."""
-        with self.story.part(f"{version}: {seconds:.0f} s of traffic"):
-            ledger = Ledger(self.settings)
-            try:
-                first, begun = _end(ledger), time.monotonic()
-                while (left := begun + seconds - time.monotonic()) > 0:
-                    time.sleep(min(left, 10.0))  # the traffic is the point: there is nothing else to wait for
-                    points = {name: len(watcher.seen(name)) for name in MEASUREMENTS}
-                    rate = (_end(ledger) - first) / (time.monotonic() - begun)
-                    self.say(f"  {rate:,.0f} trades/s; new points seen: " + _listed(points))
-                return (_end(ledger) - first) / (time.monotonic() - begun)
-            finally:
-                ledger.close()
+        title = f"{version}: {seconds:.0f} s of traffic"
+        with self.story.part(title), closing(Ledger(self.settings)) as ledger:
+            first, begun = _end(ledger), time.monotonic()
+            while (left := begun + seconds - time.monotonic()) > 0:
+                time.sleep(min(left, 10.0))  # the traffic is the point: there is nothing else to wait for
+                points = {name: len(watcher.seen(name)) for name in MEASUREMENTS}
+                rate = (_end(ledger) - first) / (time.monotonic() - begun)
+                self.say(f"  {rate:,.0f} trades/s; new points seen: " + _listed(points))
+            return (_end(ledger) - first) / (time.monotonic() - begun)
 
     def _upgrade(self, runbooks: Runbooks) -> Operation:
         name = "SavePoint1"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from statistics import median
@@ -67,29 +68,25 @@ class FleetStory:
         Raises:
             StreamOpsError: a part of it failed; what runs is left as it is.
         """
-        positions = Positions(self.settings)
-        try:
-            with Airflow(self.settings) as airflow:
-                self._runbooks, self._positions = Runbooks(airflow, self.store), positions
-                with self.story.part("Wait until Airflow has read the runbooks"):
-                    self._runbooks.wait_ready(RUNBOOKS)
-                self._deploy()
-                self._third_node()
-                self._killed()
-                self._case_1()
-                self._case_2()
-                with self.story.part("Stop the simulators, and recount both ledgers"):
-                    stop_simulators()
-                    port = str(self.layout.port("fleet-beta"))
-                    # Without vehicles beta gives out nothing new, and what it gave out before can still be read.
-                    with simulator("beta", "--port", port, "--ledger", str(self.ledgers[1]), "--vehicles", "0"):
-                        missing = f"Pings stay missing: {self._recount().examples}"
-                        until(lambda: self._recount().missing == 0, 120, missing)
-                        counted = self._recount()
-                    self.say(f"  {counted.pings:,} pings: {counted.missing} missing, {counted.wrong} wrong, "
-                             f"{counted.unexpected} unexpected")  # fmt: skip
-        finally:
-            positions.close()
+        with closing(Positions(self.settings)) as positions, Airflow(self.settings) as airflow:
+            self._runbooks, self._positions = Runbooks(airflow, self.store), positions
+            with self.story.part("Wait until Airflow has read the runbooks"):
+                self._runbooks.wait_ready(RUNBOOKS)
+            self._deploy()
+            self._third_node()
+            self._killed()
+            self._case_1()
+            self._case_2()
+            with self.story.part("Stop the simulators, and recount both ledgers"):
+                stop_simulators()
+                port = str(self.layout.port("fleet-beta"))
+                # Without vehicles beta gives out nothing new, and what it gave out before can still be read.
+                with simulator("beta", "--port", port, "--ledger", str(self.ledgers[1]), "--vehicles", "0"):
+                    missing = f"Pings stay missing: {self._recount().examples}"
+                    until(lambda: self._recount().missing == 0, 120, missing)
+                    counted = self._recount()
+                self.say(f"  {counted.pings:,} pings: {counted.missing} missing, {counted.wrong} wrong, "
+                         f"{counted.unexpected} unexpected")  # fmt: skip
         return self.found | {
             "job": JOB,
             "finished": records.now().isoformat(timespec="seconds"),
@@ -222,15 +219,12 @@ class FleetStory:
 
     def _with_codes(self, since: datetime) -> list[str]:
         """Vehicles with a point since then that has the field, most of them with no code in it."""
-        points = Points(self.settings)
-        try:
+        with closing(Points(self.settings)) as points:
             rows = points.records(
                 f'from(bucket: "{points.bucket}") |> range(start: {since.isoformat().replace("+00:00", "Z")})'
                 f' |> filter(fn: (r) => r._measurement == "{MEASUREMENT}" and r._field == "obd_codes")'
                 ' |> group(columns: ["vin"]) |> count()'
             )
-        finally:
-            points.close()
         return sorted(str(row["vin"]) for row in rows)
 
     def _logged(self, launch: str) -> list[str]:
@@ -238,11 +232,8 @@ class FleetStory:
         return [line.text for line in lines if line.logger == "sink.vehicles" and line.launch == launch]
 
     def _recount(self) -> Recounted:
-        points = Points(self.settings)
-        try:
+        with closing(Points(self.settings)) as points:
             return recount(points, MEASUREMENT, self.ledgers)
-        finally:
-            points.close()
 
 
 def _time(logged: str) -> datetime:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import time
 import uuid
+from contextlib import closing
 from typing import Annotated, TypeVar
 
 import typer
@@ -186,17 +187,14 @@ def two_looks(settings: Settings, store: ObjectStore, record: JobRecord, deploym
         return []
     definition = artifacts.load_manifest(store, record.job, deployment.version).definition
     topics = job_state.topics(definition, deployment.topics)
-    ledger = Ledger(settings)
     found: list[Look] = []
-    try:
+    with closing(Ledger(settings)) as ledger:
         for wait in (0.0, LOOK_S):
             time.sleep(wait)  # the interval that is measured
             status = documents.read(store, keys.status(record.job, record.launch), DriverStatus)
             if status:
                 ends: Offsets = {name: ledger.end_offsets(topic) for name, topic in topics.items()}
                 found.append(Look(records.now(), status.value, ends))
-    finally:
-        ledger.close()
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
@@ -109,11 +110,8 @@ def since_offsets(settings: Settings, store: ObjectStore, job: str, at: datetime
     if deployment is None:
         raise NotFoundError(f"Job {job} has never been deployed; 'streamops jobs' lists those that were.")
     definition = artifacts.load_manifest(store, job, deployment.value.version).definition
-    ledger = Ledger(settings)
-    try:
+    with closing(Ledger(settings)) as ledger:
         return {
             name: ledger.offsets_at(topic, int(at.timestamp() * 1000))
             for name, topic in jobs.topics(definition, deployment.value.topics).items()
         }
-    finally:
-        ledger.close()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import closing
 
 from streamops.clients.influx import Points
 from streamops.clients.influx import line as point
@@ -63,11 +64,8 @@ def mark(settings: Settings, found: Receipt, say: Callable[[str], None]) -> None
 
     def put() -> None:
         try:
-            points = Points(settings, timeout_s=LIMIT_S)
-            try:
+            with closing(Points(settings, timeout_s=LIMIT_S)) as points:
                 points.write_lines([line(found)])
-            finally:
-                points.close()
             problem.clear()
         except Exception as error:  # whatever it is, the operation is over and must stay as it is
             problem[:] = [str(error)]
