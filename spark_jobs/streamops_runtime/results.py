@@ -32,7 +32,7 @@ from streamops.store.object_store import ObjectStore
 from streamops_runtime.sinks import Sink
 
 FLUSH_S = 0.05
-SAVE_S = 2.0
+SAVE_S = 1.0
 TRIM_S = 30.0
 QUIET_S = 0.2  # without a result, the clock decides which windows are over
 ROWS = 5000  # of one write, before which the lease is checked
@@ -156,6 +156,7 @@ class Results:
         self._servers, self._store, self._sinks = servers, store, list(sinks)
         self._check, self._lease, self._clock = check, lease, clock
         self._position = ResultsPosition(job=job, stage=stage)
+        self._saving = threading.Lock()
         self._mark = b""
         self._next = 0
         self._points = Held()
@@ -200,7 +201,7 @@ class Results:
 
     def allow(self, epoch: int, run: int) -> None:
         """From here on, results of this run count and no others. Raises LeaseLostError."""
-        self._save(self._position.model_copy(update={"epoch": epoch, "run": run, "offset": self._next}))
+        self._save(epoch=epoch, run=run, offset=self._next)
         self._mark = _mark(epoch, run)
         self._points = Held()
 
@@ -250,7 +251,7 @@ class Results:
                 self._write(self._points.due(int(self._clock() * 1000) if clock else None, everything=settling))
                 flushed = moment
             if settling or moment - saved > SAVE_S:
-                self._save(self._position.model_copy(update={"offset": self._points.first_offset(self._next)}))
+                self._save(offset=self._points.first_offset(self._next), keep_trying=not settling)
                 saved = moment
             if settling:
                 self._settling, self._goal = False, None
@@ -318,25 +319,34 @@ class Results:
     def _partition(self) -> confluent_kafka.TopicPartition:
         return confluent_kafka.TopicPartition(self.topic, 0)
 
-    def _save(self, position: ResultsPosition) -> None:
-        """Store the position. Raises LeaseLostError: a later writer has."""
-        if position == self._position:
-            return
+    def _save(self, *, keep_trying: bool = False, **update: int) -> None:
+        """Store what changed of the position.
+
+        Args:
+            keep_trying: an object store that is away is no failure; what is not stored now is stored next time.
+
+        Raises:
+            LeaseLostError: a later writer has stored its own.
+        """
         epoch = self._lease().epoch
 
         def saved(old: ResultsPosition | None) -> ResultsPosition:
             if old and old.epoch > epoch:
-                raise LeaseLostError(f"Epoch {epoch} of {position.job} is over; epoch {old.epoch} writes its results.")
+                raise LeaseLostError(f"Epoch {epoch} of {old.job} is over; epoch {old.epoch} writes its results.")
             return position
 
-        try:
-            documents.update(self._store, self._key, ResultsPosition, saved)
-        except UnreachableError as error:
-            if position.run != self._position.run or position.epoch != self._position.epoch:
-                raise
-            log.warning("%s: the position is stored later: %s", self.stage, error)
-            return
-        self._position = position
+        with self._saving:  # the driver's thread and this stage's own would undo each other's change
+            position = self._position.model_copy(update=update)
+            if position == self._position:
+                return
+            try:
+                documents.update(self._store, self._key, ResultsPosition, saved)
+            except UnreachableError as error:
+                if not keep_trying:
+                    raise
+                log.warning("%s: the position is stored later: %s", self.stage, error)
+                return
+            self._position = position
 
     def _trim(self) -> None:
         """Let Kafka delete what was written; what does not work now is done next time."""

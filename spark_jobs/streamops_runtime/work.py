@@ -22,10 +22,10 @@ from streamops.model.errors import (
     UnhealthyError,
     UnreachableError,
 )
-from streamops.model.records import Deployment, Lease, StageStatus, State
+from streamops.model.records import Deployment, Lease, ResultsPosition, StageStatus, State
 from streamops.settings import Settings
 from streamops.spark import checkpoints
-from streamops.store import jobs, keys, leases
+from streamops.store import documents, jobs, keys, leases
 from streamops.store.documents import Versioned
 from streamops.store.object_store import ObjectStore
 from streamops_runtime import code, placement, repartition, stages, warmup
@@ -176,6 +176,7 @@ class Work:
         driver.mark("restore")
         for results in self._results():
             driver.patiently(results.open)
+        held = self._write_leftovers(driver, held)
         for name in names:
             key = keys.stage(job, number, epoch, name)
             repartition.fit(self.spark, self.store, name, key, self.definition.resources.state_partitions)
@@ -199,6 +200,34 @@ class Work:
         finally:
             for results in self._results():
                 results.close()
+
+    def _write_leftovers(self, driver: Driver, held: Versioned[Lease]) -> Versioned[Lease]:
+        """Write what a version whose stage ran in real time had given, and not written before it ended.
+
+        Raises:
+            LeaseLostError: another driver is to write.
+        """
+        job, servers = self.launch.job, self.settings.kafka_bootstrap_servers
+        for stage in self.stages:
+            key = keys.results(job, stage.name)
+            known = driver.patiently(lambda key=key: documents.read(self.store, key, ResultsPosition))
+            if known is None or isinstance(stage.gate, Results):
+                continue
+            sinks = open_sinks(self.settings, self.definition, stage.name)
+            left = Results(job, stage.name, servers, self.store, sinks, self.check_lease, self._held)
+            try:
+                driver.patiently(left.open)
+                left.settle()
+                while not left.settled:
+                    if left.failure is not None:
+                        raise left.failure
+                    driver.publish(State.STARTING, left.waiting_for)
+                    held = driver.patiently(lambda held=held: leases.renew(self.store, held))
+                    time.sleep(LOOK_S)
+                left.allow(self._held().epoch, 0)  # what comes after that counts no more
+            finally:
+                left.close()
+        return held
 
     def _results(self) -> Iterator[Results]:
         yield from (stage.gate for stage in self.stages if isinstance(stage.gate, Results))
@@ -250,8 +279,12 @@ class Work:
         if not isinstance(stage.gate, Results):
             return
         if stage.phase is Phase.SETTLING and stage.gate.settled:
+            try:
+                stage.gate.allow(self._held().epoch, stage.run + 1)
+            except UnreachableError as error:
+                log.warning("%s starts later: %s", stage.name, error)
+                return
             stage.run += 1
-            stage.gate.allow(self._held().epoch, stage.run)
             stage.phase = Phase.CATCHING_UP
             self._query(stage)
         elif stage.gate.failure is not None:

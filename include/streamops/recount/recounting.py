@@ -17,8 +17,8 @@ import numpy as np
 from streamops.clients.influx import Points
 from streamops.clients.kafka import Block, Ledger
 from streamops.model.definitions import Definition, InfluxSink, Recount, Source
-from streamops.model.errors import CheckpointError, NotFoundError, RefusedError
-from streamops.model.records import Deployment, JobRecord, Offsets
+from streamops.model.errors import CheckpointError, NotFoundError, RefusedError, UnreachableError
+from streamops.model.records import Deployment, JobRecord, Offsets, ResultsPosition
 from streamops.recount.events import EventReader, Events
 from streamops.recount.report import Comparison, Measured, Report, moment, verdict
 from streamops.recount.windows import Windows
@@ -26,10 +26,12 @@ from streamops.settings import Settings
 from streamops.spark import checkpoints
 from streamops.store import documents, keys
 from streamops.store.object_store import ObjectStore
+from streamops.store.waiting import until
 from streamops.versions import artifacts
 
 _ROWS = 20_000  # records taken together: enough for numpy to pay, little enough to stay small
 _FAR = 1 << 62
+RESULTS_S = 180.0  # until what a real-time stage has given is written: its longest open window, and a busy machine
 
 
 @dataclass(frozen=True)
@@ -228,11 +230,32 @@ class _Planner:
                 tail = checkpoints.tail(self.store, f"{prefix}{name}/")
             except (CheckpointError, NotFoundError):
                 continue
+            if stage.mode == "realtime":
+                self._await_results(name)
             span = self._span(name, spec.source, tail.offsets.get(spec.source, {}))
             forerunner = self._had_forerunner(name)
             plan = StagePlan(name, spec, sink, span, tail.watermark_ms or 0, forerunner, self.after.get(name, -1))
             plans.setdefault(spec.source, []).append(plan)
         return plans
+
+    def _await_results(self, stage: str) -> None:
+        """Wait until the driver has written what a real-time stage has given until now.
+
+        Raises:
+            UnreachableError: it did not; the recount would miss what is still in the stage's results topic.
+        """
+        job = self.deployment.job
+        end = self.ledger.end_offsets(keys.results_topic(job, stage))["0"]
+
+        def left() -> int:
+            found = documents.read(self.store, keys.results(job, stage), ResultsPosition)
+            return end - (found.value.offset if found else 0)
+
+        if (missing := until(left, RESULTS_S, 0.5, lambda left: left <= 0)) > 0:
+            raise UnreachableError(
+                f"{missing:,} results of stage {stage} are not written yet; see with 'streamops jobs show {job}' "
+                "whether the job runs and its sink answers, and recount again."
+            )
 
     def topic(self, source: str) -> str:
         """Where the deployment reads a source."""
