@@ -69,8 +69,8 @@ class RunbookOperator(StreamOpsOperator, TriggerDagRunOperator):
         with plain_errors():
             asked = request(self.runbook.name, **{field: getattr(self, name) for name, field in self.names.items()})
             self.trigger_run_id, there = self._triggered(context)
+        self.log.info("The run %s/%s does it%s", self.runbook.name, self.trigger_run_id, " already" if there else "")
         if there:
-            self.log.info("Waiting for %s/%s, which an earlier try triggered", self.runbook.name, self.trigger_run_id)
             states = [*self.allowed_states, *self.failed_states]
             trigger = DagStateTrigger(self.runbook.name, states, [self.trigger_run_id], poll_interval=_LOOK_S)
             self.defer(trigger=trigger, method_name="execute_complete")
@@ -95,6 +95,7 @@ class RunbookOperator(StreamOpsOperator, TriggerDagRunOperator):
             raise AirflowFailException(f"The run {where} ended before it began an operation; see its log.")
         if operation.state != "succeeded":
             raise AirflowFailException(f"Operation {operation.id} of {where} is {operation.state}: {operation.reason}")
+        self.log.info("Operation %s of %s succeeded", operation.id, where)
         facts: dict[str, Any] = {}
         for step in operation.steps.values():
             facts |= step.facts
