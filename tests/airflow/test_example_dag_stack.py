@@ -104,7 +104,6 @@ def test_an_asset_starts_a_pipeline_that_deploys_snapshots_and_upgrades(airflow,
         assert triggered["note"] == f"Triggered by task {task} of {RELEASE}/{run.run_id}"
         told_there = log(airflow, airflow.run(runbook, found["dag_run"]), "check")
         assert f"Operation {found['operation']} on job {job.name}" in told_there
-        assert triggered["note"] in told_there
     # Others can wait for the snapshots by an address that they know.
     uri = assets.snapshots(job.name, job.settings.s3_bucket).uri
     assert uri == f"s3://{job.settings.s3_bucket}/snapshots/{job.name}/manifests"

@@ -63,8 +63,6 @@ class BeginOperator(StepsOperator):
                 context["ti"].xcom_push(key=HELD, value=str(error))
                 raise AirflowSkipException(str(error)) from error
         self.log.info("Operation %s on %s, asked for by %s", run.operation_id, shown(run.job), run.owner.user)
-        if note := context["dag_run"].note:  # of a run that another DAG triggered: by which task
-            self.log.info("%s", note)
         facts = super().execute(context)
         return {"operation": operation.id, "job": run.job, **facts}
 
