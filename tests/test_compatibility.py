@@ -63,7 +63,8 @@ DEDUP = Operator(kind="deduplication", keys=(PAGE,))
 
 CHANGES = {
     "nothing": (OLD, OLD, "kept"),
-    "early results": (OLD, OLD.model_copy(update={"output": "update"}), "kept"),
+    "early results": (OLD, OLD.model_copy(update={"output": "update"}), "kept with caveat"),
+    "no early results any more": (OLD.model_copy(update={"output": "update"}), OLD, "kept"),
     "another session gap": (
         stage(grouped(window=SESSION)),
         stage(grouped(window=SESSION.model_copy(update={"gap": "20 seconds"}))),

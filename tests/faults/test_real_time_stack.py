@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fresh_job import FreshJob, wait_for
+from fresh_job import FreshJob, publish_quickly, wait_for
 from streamops import snapshots
 from streamops.clients.kafka import Ledger
 from streamops.model.records import State
@@ -19,10 +19,14 @@ LIVE = {"avg_1s": "live", "vol_1s": "live", "avg_1m": ""}
 
 @pytest.fixture
 def job(stack, operator, tmp_path) -> Iterator[FreshJob]:
-    """v2, all of whose stages run in batches, under load; v3 has two of them in real time."""
-    job = FreshJob.publish(stack, tmp_path, versions=("v2", "v3"))
+    """v3, two of whose stages run in real time; ``batch`` is the same with all of them in batches. Under load."""
+    job = FreshJob.publish(stack, tmp_path, versions=("v3",))
+    text = (job.directory / "v3.yaml").read_text()
+    text = text.replace("version: v3", "version: batch").replace("mode: realtime", "mode: batch")
+    (job.directory / "batch.yaml").write_text(text)
+    publish_quickly(job.store, job.directory, "batch", like="v3")
     with job.trades(1000, 20):
-        operator.run("deploy_job", job.name, version="v2")
+        operator.run("deploy_job", job.name, version="batch")
         yield job
         if job.record().version:
             operator.run("delete_job", job.name)
@@ -41,7 +45,7 @@ def is_live(job: FreshJob) -> None:
 def test_stages_go_into_real_time_and_back_with_their_state(job, operator, servers):
     start = mark(job)
     done = operator.run("upgrade_job", job.name, version="v3", snapshot="into")
-    assert set(done.facts("check")["verdicts"].values()) == {"kept"}
+    assert set(done.facts("check")["outcomes"].values()) == {"kept"}
     is_live(job)
 
     before = mark(job)
@@ -62,7 +66,7 @@ def test_stages_go_into_real_time_and_back_with_their_state(job, operator, serve
     invariant(job, start)
 
     operator.run("snapshot_job", job.name, snapshot="live")
-    operator.run("upgrade_job", job.name, version="v2", snapshot="back")
+    operator.run("upgrade_job", job.name, version="batch", snapshot="back")
     assert {manifest.name for manifest in snapshots.list(job.store, job.name)} == {"into", "live", "back"}
     invariant(job, start)
 

@@ -29,6 +29,11 @@ _ANOTHER_NAME = (
 _NOBODY_KNOWS = (
     "Spark may refuse the state, or continue it with wrong results. Accept it only if you know that the state fits."
 )
+_EARLY = "Results are given as they change, and no longer once they are final."
+_WAITED = (
+    "Spark then gives only what an event has changed: windows that were read and not yet written at the switch, those "
+    "of the last batches, are written only where another event of theirs comes."
+)
 _NEW_SHAPE = (
     "Windows of two shapes must not be mixed, so the stage continues where it had read to with empty state: windows "
     "that were open are dropped, and windows that reach back before the switch hold only what came after it. "
@@ -58,6 +63,7 @@ class _Finding(BaseModel):
     outcome: Outcome
     reason: str
     consequence: str
+    lost: bool = False  # whether someone has to agree, although the state is kept
 
 
 def verdicts(
@@ -118,7 +124,7 @@ def continued(stage: str, old: Fingerprint | None, new: Fingerprint | None) -> V
         outcome=worst,
         reasons=tuple(dict.fromkeys(item.reason for item in findings)),
         consequence=" ".join(dict.fromkeys(item.consequence for item in told)),
-        lost=worst in ("starts empty", "unknown"),
+        lost=worst in ("starts empty", "unknown") or any(item.lost for item in findings),
     )
 
 
@@ -143,6 +149,8 @@ def _differences(old: Fingerprint, new: Fingerprint) -> Iterable[_Finding]:
     old, new = _without(old, sources[0] - sources[1]), _without(new, sources[1] - sources[0])
     if not old.stateful and not new.stateful:
         return
+    if (old.output, new.output) == ("append", "update"):
+        yield _Finding(outcome="kept with caveat", reason=_EARLY, consequence=_WAITED, lost=True)
     if old.provider != new.provider:
         yield _no(f"The state store is {new.provider} instead of {old.provider}.")
     before, after = [item.kind for item in old.operators], [item.kind for item in new.operators]
