@@ -42,7 +42,6 @@ class RunningStage:
     phase: Phase | None = None
     run: int = 0  # of a real-time stage: starts in this epoch after a failure or a stop
     began: float = 0.0  # when its query was started, of a monotonic clock
-    took: float = float("inf")  # how long it last caught up, in seconds
     query: StreamingQuery | None = None
     held: bool = False  # not started yet, on purpose
     restarts: int = 0  # since its last commit

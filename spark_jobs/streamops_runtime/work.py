@@ -46,8 +46,7 @@ SUMMARY_S = 10.0
 STOP_S = 120.0
 MOST_RESTARTS = 5
 RELAUNCH = 75
-SHORT_S = 5.0  # catching up that took no longer has come near enough to the present
-NO_SHORTER = 0.7  # of the time before: batches come no nearer, on a machine that does other things as well
+NEAR_S = 60.0  # a stage that caught up in this time goes live; the rest it reads there, and faster than it arrives
 HOLD_S = 12.0  # how long the other stages of a cold driver wait for the first one's first commit
 
 # No retry cures these: the state in the checkpoint is not this version's.
@@ -265,7 +264,7 @@ class Work:
     def _start(self, stage: RunningStage) -> None:
         """Start a stage; one in real time first writes what its last query has given."""
         if isinstance(stage.gate, Results):
-            stage.phase, stage.took = Phase.SETTLING, float("inf")
+            stage.phase = Phase.SETTLING
             stage.gate.settle()
         else:
             self._query(stage)
@@ -290,10 +289,9 @@ class Work:
         elif stage.gate.failure is not None:
             stages.end(stage)
         elif stage.phase is Phase.CATCHING_UP and _finished(stage):
-            before, stage.took = stage.took, time.monotonic() - stage.began
-            log.info("stage %s caught up in %.1f s", stage.name, stage.took)
-            near = stage.took < SHORT_S or stage.took > NO_SHORTER * before
-            stage.phase = Phase.LIVE if near else Phase.CATCHING_UP
+            took = time.monotonic() - stage.began
+            log.info("stage %s caught up in %.1f s", stage.name, took)
+            stage.phase = Phase.LIVE if took < NEAR_S else Phase.CATCHING_UP
             self._query(stage)
 
     def _query(self, stage: RunningStage) -> None:

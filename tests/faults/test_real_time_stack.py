@@ -51,7 +51,7 @@ def test_stages_go_into_real_time_and_back_with_their_state(job, operator, serve
     before = mark(job)
     for process in drivers(job.name):
         process.kill()
-    wait_for(lambda: job.status().epoch > before.epoch, 300, "another driver")
+    wait_for(lambda: (job.status().epoch or 0) > before.epoch, 300, "another driver")
     is_live(job)
     invariant(job, start)
 
