@@ -174,13 +174,13 @@ class Results:
         ledger = Ledger.at(self._servers)
         try:
             ledger.ensure_topic(self.topic, config=_TOPIC)
-            begin = ledger.beginning_offsets(self.topic)["0"]
+            begin, end = (ledger.beginning_offsets(self.topic)["0"], ledger.end_offsets(self.topic)["0"])
         finally:
             ledger.close()
         found = documents.read(self._store, self._key, ResultsPosition)
         self._position = found.value if found else self._position
         self._mark = _mark(self._position.epoch, self._position.run)
-        self._next = max(begin, self._position.offset)
+        self._next = min(max(begin, self._position.offset), end)  # beyond the end if someone made the topic anew
         self._position = self._position.model_copy(update={"offset": self._next})
         self._consumer = confluent_kafka.Consumer({**_READER, "bootstrap.servers": self._servers})
         self._consumer.assign([confluent_kafka.TopicPartition(self.topic, 0, self._next)])
