@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import tomllib
 from concurrent.futures import Future
 from pathlib import Path
 from typing import IO
@@ -188,7 +189,9 @@ def test_uv_uses_the_registry_that_pip_is_configured_with() -> None:
 
 def test_the_lock_lacks_nothing_that_its_packages_need() -> None:
     done = subprocess.run([sys.executable, "-m", "pip", "check"], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout
+    left_out = tomllib.loads((install.REPOSITORY / "pyproject.toml").read_text())["tool"]["uv"]["exclude-dependencies"]
+    lacking = [line for line in done.stdout.splitlines() if not any(f"requires {name}," in line for name in left_out)]
+    assert not [line for line in lacking if line != "No broken requirements found."]
 
 
 def test_java_takes_the_archive_of_classes_that_set_up_has_made() -> None:
