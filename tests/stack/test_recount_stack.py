@@ -17,7 +17,7 @@ from streamops.clients.influx import Points, line
 from streamops.clients.kafka import Ledger
 from streamops.model.definitions import InfluxSink, Recount, Source
 from streamops.model.errors import StreamOpsError, UnreachableError
-from streamops.recount.recounting import StagePlan, recount_source
+from streamops.recount.recounting import Span, StagePlan, recount_source
 from streamops.recount.report import Comparison, Measured, verdict
 from streamops.settings import Settings
 
@@ -50,11 +50,11 @@ class Written:
         sink = InfluxSink(measurement=self.measurement, tags=("symbol",))
         end = self.ledger.end_offsets(self.topic)
         bound = self.start_ms + SECONDS * 1000
-        plan = StagePlan("stage", SPEC, sink, {"0": 0}, end, bound, from_the_beginning=True)
+        plan = StagePlan("stage", SPEC, sink, Span({"0": 0}, end, from_the_beginning=True), bound)
         _, count, (measured,) = recount_source(
             source,
             [plan],
-            self.ledger.read_blocks(self.topic, plan.start, end),
+            self.ledger.read_blocks(self.topic, plan.span.start, end),
             lambda _: Comparison(
                 "stage", self.measurement, lambda a, b: self.points.read(self.measurement, a, b, ("symbol",))
             ),
