@@ -8,14 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from demos.freshness import Watcher, latenesses, longest_pause
-from demos.upgrade import HEALTHY_S, JOB, MEASUREMENTS, RATE, SYMBOLS, TOPIC, Demo, machine, until
+from demos.upgrade import HEALTHY_S, JOB, MEASUREMENTS, SYMBOLS, TOPIC, Demo, report_head, until
 from streamops.clients.airflow import Airflow
 from streamops.clients.dashboard import Dashboard
 from streamops.clients.kafka import Ledger
 from streamops.cluster.membership import present
 from streamops.cluster.supervised_nodes import SupervisedNodes
 from streamops.cluster.view import host_of
-from streamops.model import records
 from streamops.model.errors import UnhealthyError
 from streamops.operations.facts import ClusterChecked, JobsCaughtUp, Waited
 from streamops.operations.follow import Runbooks, request
@@ -77,14 +76,8 @@ class Elasticity:
             seen = watcher.seen("avg_1s")
             first, last = _ms(began), max(point.window_end_ms for point in seen)
             return {
-                "job": JOB,
+                **report_head(first, last, rate, demo.story.parts),
                 "version": demo.record().version,
-                "finished": records.now().isoformat(timespec="seconds"),
-                "machine": machine(),
-                "shown_from_ms": first,
-                "shown_to_ms": last,
-                "rate": {"asked": RATE, "reached": round(rate, 1)},
-                "story": demo.story.parts,
                 "down": DOWN,
                 "events": self.events,
                 "quiet_pause_s": quiet,

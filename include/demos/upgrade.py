@@ -252,13 +252,7 @@ class Demo:
         name = operation.snapshot
         manifest = next(item for item in snapshots.list(self.store, JOB) if item.name == name)
         return {
-            "job": JOB,
-            "finished": records.now().isoformat(timespec="seconds"),
-            "machine": machine(),
-            "shown_from_ms": first,
-            "shown_to_ms": last,
-            "rate": {"asked": RATE, "reached": round(rate, 1)},
-            "story": self.story.parts,
+            **report_head(first, last, rate, self.story.parts),
             "upgrade": {
                 "operation": operation.id,
                 "run": operation.owner.run_id,
@@ -288,6 +282,24 @@ class Demo:
                 "lateness": late,
             },
         }
+
+
+def report_head(first_ms: int, last_ms: int, rate: float, parts: Any) -> dict[str, Any]:
+    """What every report of a story begins with: when and where it was told, how fast, and its parts.
+
+    Args:
+        first_ms, last_ms: what is shown, by the ends of windows.
+        rate: trades a second that the generator reached.
+    """
+    return {
+        "job": JOB,
+        "finished": records.now().isoformat(timespec="seconds"),
+        "machine": machine(),
+        "shown_from_ms": first_ms,
+        "shown_to_ms": last_ms,
+        "rate": {"asked": RATE, "reached": round(rate, 1)},
+        "story": parts,
+    }
 
 
 def machine() -> dict[str, Any]:

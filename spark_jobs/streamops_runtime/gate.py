@@ -16,12 +16,11 @@ from typing import Any
 
 from pyspark.sql import DataFrame, Row
 
-from streamops.model.errors import LeaseLostError, StreamOpsError, UnreachableError
+from streamops.model.errors import StreamOpsError, UnreachableError
 from streamops.model.records import now
-from streamops_runtime.sinks import Sink
+from streamops_runtime.sinks import Patience, Sink
 
 RETRY_FOR_S = 240.0
-_LONGEST_PAUSE_S = 5.0
 _MOST_KEPT = 500_000
 
 log = logging.getLogger("gate")
@@ -64,16 +63,19 @@ class Gate:
         self.outputs = 0  # batches that wrote rows
         self.last_output: datetime | None = None
         self.failure: BaseException | None = None
-        self.waiting_for: str = ""
         self._sinks = sinks
-        self._check = check
         self._stopping = stopping
         self._time_column = time_column
         self._retry_for_s = retry_for_s
-        self._clock = clock
+        self._patience = Patience(stage, check, stopping, clock)
         self._kept: list[tuple[int, Row]] = []
         self._promotion: tuple[datetime | None] | None = None
         self._lock = threading.Lock()
+
+    @property
+    def waiting_for(self) -> str:
+        """What a write waits for; empty while none does."""
+        return self._patience.waiting_for
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         """Take one batch. Whatever goes wrong fails the query, so that the batch is not committed."""
@@ -118,29 +120,13 @@ class Gate:
         self._kept.extend((batch_id, row) for row in rows)
 
     def _write(self, rows: Sequence[Row], batch_id: int) -> None:
-        deadline = self._clock() + self._retry_for_s
         for sink in self._sinks:
-            pause = 0.25
-            while True:
-                try:
-                    self._check()  # before every try: while a server was away, the lease may have moved on
-                    sink.write(rows, batch_id)
-                    break
-                except LeaseLostError:
-                    raise
-                except UnreachableError as error:
-                    if self._stopping.is_set():  # nothing is committed, so this is a boundary
-                        raise StopAtBoundary(self.stage) from error
-                    if self._clock() > deadline:
-                        raise
-                    if not self.waiting_for:
-                        log.warning("%s batch %s waits: %s", self.stage, batch_id, error)
-                    self.waiting_for = str(error)
-                    self._stopping.wait(pause)
-                    pause = min(2 * pause, _LONGEST_PAUSE_S)
-        if self.waiting_for:
-            log.info("%s batch %s is written after waiting", self.stage, batch_id)
-            self.waiting_for = ""
+            try:
+                self._patience.write(sink, rows, batch_id, self._retry_for_s)
+            except UnreachableError as error:
+                if self._stopping.is_set():  # nothing is committed, so this is a boundary
+                    raise StopAtBoundary(self.stage) from error
+                raise
         self.rows += len(rows)
         self.outputs += 1
         self.last_output = now()

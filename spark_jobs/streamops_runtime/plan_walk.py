@@ -37,10 +37,10 @@ class Walk:
         """Children first."""
         name = node.getClass().getSimpleName()
         if not node.isStreaming():
-            for attribute in _items(node.output()):
+            for attribute in items(node.output()):
                 self._define(attribute, Meaning(f"static.{attribute.name()}"))
             return
-        for child in _items(node.children()):
+        for child in items(node.children()):
             self.visit(child)
         handler = _HANDLERS.get(name)
         if name in _LEAVES:
@@ -56,27 +56,27 @@ class Walk:
         found = re.search(r"FileSource\[[^\]]*/([^/\]]+)\]", node.toString())
         source = found[1] if found else node.toString().split("[", 1)[0].strip()
         self.sources.add(source)
-        for attribute in _items(node.output()):
+        for attribute in items(node.output()):
             column = f"{source}.{attribute.name()}"
             self._define(attribute, Meaning(column, frozenset({column})))
 
     def _rest(self, node: Any, name: str) -> None:
         """Attributes that come out of a node and are not known yet depend on all that goes into it."""
-        unknown = [item for item in _items(node.output()) if item.exprId().id() not in self._meanings]
+        unknown = [item for item in items(node.output()) if item.exprId().id() not in self._meanings]
         if not unknown:
             return
-        inputs = [item for child in _items(node.children()) for item in _items(child.output())]
+        inputs = [item for child in items(node.children()) for item in items(child.output())]
         columns = frozenset().union(*(self._meaning(item).columns for item in inputs))
         for attribute in unknown:
             self._define(attribute, Meaning(f"{name}:{attribute.name()}", columns))
 
     def _project(self, node: Any) -> None:
-        for expression in _items(node.projectList()):
+        for expression in items(node.projectList()):
             self._alias(expression)
 
     def _expand(self, node: Any) -> None:
-        first = _items(node.projections())[0]  # the others differ in the window's number only
-        for attribute, expression in zip(_items(node.output()), _items(first), strict=True):
+        first = items(node.projections())[0]  # the others differ in the window's number only
+        for attribute, expression in zip(items(node.output()), items(first), strict=True):
             self._define(attribute, self._read(expression))
 
     def _filter(self, node: Any) -> None:
@@ -89,7 +89,7 @@ class Walk:
         self.watermarks.append(Watermark(column=self._read(node.eventTime()).text, delay=node.delay().toString()))
 
     def _python_functions(self, node: Any) -> None:
-        for attribute, function in zip(_items(node.resultAttrs()), _items(node.udfs()), strict=True):
+        for attribute, function in zip(items(node.resultAttrs()), items(node.udfs()), strict=True):
             self._define(attribute, self._read(function))
 
     def _step(self, node: Any) -> None:
@@ -97,21 +97,21 @@ class Walk:
         self._steps.append(bare(text))
 
     def _union(self, node: Any) -> None:
-        sides = [_items(child.output()) for child in _items(node.children())]
-        for position, attribute in enumerate(_items(node.output())):
+        sides = [items(child.output()) for child in items(node.children())]
+        for position, attribute in enumerate(items(node.output())):
             found = [self._meaning(side[position]) for side in sides]
             text = " or ".join(dict.fromkeys(item.text for item in found))
             columns = frozenset().union(*(item.columns for item in found))
             self._define(attribute, Meaning(text, columns, shared_window([item.window for item in found])))
 
     def _aggregate(self, node: Any) -> None:
-        expressions = _items(node.aggregateExpressions())
+        expressions = items(node.aggregateExpressions())
         found: dict[str, Aggregate] = {}
         for expression in expressions:
             for item in _aggregates(expression):
                 aggregate = self._aggregate_of(item)
                 found.setdefault(aggregate.text, aggregate)
-        keys = tuple(self._key(item) for item in _items(node.groupingExpressions()))
+        keys = tuple(self._key(item) for item in items(node.groupingExpressions()))
         self._state(Operator(kind="aggregation", keys=keys, aggregates=tuple(found.values())))
         for expression in expressions:
             self._alias(expression)
@@ -123,7 +123,7 @@ class Walk:
         return Aggregate(function=function.prettyName(), text=self._read(item).text, buffer=slots)
 
     def _deduplicate(self, node: Any) -> None:
-        keys = tuple(self._key(item) for item in _items(node.keys()))
+        keys = tuple(self._key(item) for item in items(node.keys()))
         within = node.getClass().getSimpleName() == "DeduplicateWithinWatermark"
         self._state(Operator(kind="deduplication within watermark" if within else "deduplication", keys=keys))
 
@@ -131,11 +131,11 @@ class Walk:
         if not (node.left().isStreaming() and node.right().isStreaming()):
             self._step(node)
             return
-        left = {item.exprId().id() for item in _items(node.left().output())}
+        left = {item.exprId().id() for item in items(node.left().output())}
         keys, bounds = [], []
         conditions = _conjuncts(node.condition().get()) if node.condition().isDefined() else []
         for condition in conditions:
-            sides = _items(condition.children())
+            sides = items(condition.children())
             if condition.getClass().getSimpleName() == "EqualTo" and _across(sides, left):
                 one, other = self._read(sides[0]), self._read(sides[1])
                 text = f"{one.text} = {other.text}"
@@ -144,22 +144,22 @@ class Walk:
             else:
                 bounds.append(self._read(condition).text)
         rows = tuple(
-            tuple(item.dataType().catalogString() for item in _items(side.output()))
+            tuple(item.dataType().catalogString() for item in items(side.output()))
             for side in (node.left(), node.right())
         )
         detail = node.joinType().toString()
         self._state(Operator(kind="join", detail=detail, keys=tuple(keys), bounds=tuple(bounds), rows=rows))
 
     def _transform(self, node: Any) -> None:
-        child = node.left() if hasattr(node, "left") else _items(node.children())[0]
+        child = node.left() if hasattr(node, "left") else items(node.children())[0]
         count = node.groupingAttributesLen()
-        keys = tuple(self._key(item) for item in _items(child.output())[:count])
+        keys = tuple(self._key(item) for item in items(child.output())[:count])
         detail = f"{node.outputMode().toString()} {node.timeMode().toString()}"
         self._state(Operator(kind="transform with state", detail=detail, keys=keys))
         self.python = True
 
     def _pandas(self, node: Any) -> None:
-        keys = tuple(self._key(item) for item in _items(node.groupingAttributes()))
+        keys = tuple(self._key(item) for item in items(node.groupingAttributes()))
         detail = f"{node.outputMode().toString()} {node.timeout().toString()}"
         schema = node.stateType().catalogString()
         self._state(Operator(kind="apply in pandas with state", detail=detail, keys=keys, schema_=schema))
@@ -225,7 +225,7 @@ _HANDLERS: dict[str, Callable[[Walk, Any], None]] = {
 }
 
 
-def _items(sequence: Any) -> list[Any]:
+def items(sequence: Any) -> list[Any]:
     """A Scala sequence as a list."""
     return [sequence.apply(position) for position in range(sequence.size())]
 
@@ -240,7 +240,7 @@ def _aggregates(expression: Any) -> list[Any]:
     """Aggregate functions in an expression, in the order in which Spark gives them their buffers."""
     if expression.getClass().getSimpleName() == "AggregateExpression":
         return [expression]
-    return [found for child in _items(expression.children()) for found in _aggregates(child)]
+    return [found for child in items(expression.children()) for found in _aggregates(child)]
 
 
 def _across(sides: list[Any], left: set[int]) -> bool:

@@ -23,13 +23,13 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql.types import DoubleType, FloatType, IntegralType, StructType
 
-from streamops.clients.kafka import Ledger
+from streamops.clients.kafka import READER, Ledger
 from streamops.model.definitions import InfluxSink
-from streamops.model.errors import LeaseLostError, UnreachableError
+from streamops.model.errors import LeaseLostError, StreamOpsError, UnreachableError
 from streamops.model.records import Lease, ResultsPosition, now
 from streamops.store import documents, keys
 from streamops.store.object_store import ObjectStore
-from streamops_runtime.sinks import Sink
+from streamops_runtime.sinks import Patience, Sink
 
 FLUSH_S = 0.05
 SAVE_S = 1.0
@@ -38,20 +38,10 @@ QUIET_S = 0.2  # without a result, the clock decides which windows are over
 ROWS = 5000  # of one write, before which the lease is checked
 MOST_HELD = 200_000  # points that wait to be written
 _TAKEN = 2000  # results at once
-_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 5.0
 _TOPIC = {"retention.ms": "-1", "cleanup.policy": "delete", "segment.bytes": str(64 << 20)}
 _SEPARATOR = "\x01"
 _NEVER = -(1 << 62)
-_READER = {
-    "group.id": "streamops-results",  # librdkafka wants one; it has no members, and nothing is committed
-    "enable.auto.commit": False,
-    "auto.offset.reset": "earliest",
-    "fetch.wait.max.ms": 20,
-    "fetch.queue.backoff.ms": 5,
-    "queued.max.messages.kbytes": 16384,
-    "reconnect.backoff.max.ms": 1000,
-    "log_level": 0,
-}
+_READER = READER | {"auto.offset.reset": "earliest", "enable.partition.eof": False, "fetch.wait.max.ms": 20}
 
 log = logging.getLogger("results")
 
@@ -151,10 +141,10 @@ class Results:
         self.outputs = 0  # writes
         self.last_output: datetime | None = None
         self.failure: BaseException | None = None
-        self.waiting_for = ""
         self.live = False  # whether what comes is of the present: the clock then knows which windows are over
         self._servers, self._store, self._sinks = servers, store, list(sinks)
-        self._check, self._lease, self._clock = check, lease, clock
+        self._lease, self._clock = lease, clock
+        self._ledger = Ledger.at(servers)
         self._position = ResultsPosition(job=job, stage=stage)
         self._saving = threading.Lock()
         self._mark = b""
@@ -164,19 +154,22 @@ class Results:
         self._goal: int | None = None  # where that end is
         self._settled = threading.Event()
         self._end = threading.Event()
+        self._patience = Patience(stage, check, self._end)  # the topic keeps what comes meanwhile
         self._thread: threading.Thread | None = None
         self._consumer: confluent_kafka.Consumer | None = None
+
+    @property
+    def waiting_for(self) -> str:
+        """What a write waits for; empty while none does."""
+        return self._patience.waiting_for
 
     # --- called by the driver
 
     def open(self) -> None:
         """Read on where the writer before stopped. Raises UnreachableError."""
-        ledger = Ledger.at(self._servers)
-        try:
-            ledger.ensure_topic(self.topic, config=_TOPIC)
-            begin, end = (ledger.beginning_offsets(self.topic)["0"], ledger.end_offsets(self.topic)["0"])
-        finally:
-            ledger.close()
+        self._ledger.ensure_topic(self.topic, config=_TOPIC)
+        begin = self._ledger.beginning_offsets(self.topic)["0"]
+        end = self._ledger.end_offsets(self.topic)["0"]
         found = documents.read(self._store, self._key, ResultsPosition)
         self._position = found.value if found else self._position
         self._mark = _mark(self._position.epoch, self._position.run)
@@ -212,6 +205,7 @@ class Results:
             self._thread.join(30)
         if self._consumer is not None:
             self._consumer.close()
+        self._ledger.close()
 
     # --- the thread
 
@@ -283,31 +277,11 @@ class Results:
         for first in range(0, len(values), ROWS):
             rows = [_row(value) for value in values[first : first + ROWS]]
             for sink in self._sinks:
-                self._persist(sink, rows)
+                self._patience.write(sink, rows, 0)
             self.rows += len(rows)
         if values:
             self.outputs += 1
             self.last_output = now()
-
-    def _persist(self, sink: Sink, rows: list[Row]) -> None:
-        """Write until the sink has taken it; a sink that is away is waited for, as the topic keeps what comes."""
-        pause = _PAUSE_S
-        while True:
-            try:
-                self._check()  # before every try: while a server was away, the lease may have moved on
-                sink.write(rows, 0)
-                break
-            except UnreachableError as error:
-                if self._end.is_set():
-                    raise
-                if not self.waiting_for:
-                    log.warning("%s waits: %s", self.stage, error)
-                self.waiting_for = str(error)
-                self._end.wait(pause)
-                pause = min(2 * pause, _LONGEST_PAUSE_S)
-        if self.waiting_for:
-            log.info("%s: results are written after waiting", self.stage)
-            self.waiting_for = ""
 
     # --- the position
 
@@ -350,13 +324,8 @@ class Results:
 
     def _trim(self) -> None:
         """Let Kafka delete what was written; what does not work now is done next time."""
-        from confluent_kafka.admin import AdminClient
-
-        admin = AdminClient({"bootstrap.servers": self._servers, "log_level": 0})
-        until = confluent_kafka.TopicPartition(self.topic, 0, self._position.offset)
-        for answer in admin.delete_records([until]).values():
-            with suppress(confluent_kafka.KafkaException):
-                answer.result(10.0)
+        with suppress(StreamOpsError):
+            self._ledger.delete_records(self.topic, 0, self._position.offset)
 
 
 def _row(value: bytes) -> Row:

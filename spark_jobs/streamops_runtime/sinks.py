@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any, Protocol
@@ -13,15 +16,18 @@ from pyspark.sql.types import StructType
 
 from streamops.clients.influx import Points, line
 from streamops.model.definitions import Definition, InfluxSink, LogSink
-from streamops.model.errors import DefinitionError
+from streamops.model.errors import DefinitionError, UnreachableError
 from streamops.settings import Settings
 from streamops_runtime.secrets import influx_settings
 from streamops_runtime.shipping import flush_all
 
 WRITE_TIMEOUT_S = 10.0
 _CHUNK = 5000
+_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 5.0
 _EPOCH = datetime(1970, 1, 1)
 _MILLISECOND = timedelta(milliseconds=1)
+
+log = logging.getLogger("sinks")
 
 
 class Sink(Protocol):
@@ -30,6 +36,48 @@ class Sink(Protocol):
     def write(self, rows: Sequence[Row], batch_id: int) -> None:
         """Write all rows."""
         ...
+
+
+class Patience:
+    """Writes to a sink until it has taken the rows, and says meanwhile what it waits for.
+
+    Args:
+        name: of the stage, for the log.
+        check: raises LeaseLostError when this driver may not write any more.
+        end: set when waiting shall end.
+        clock: seconds that only grow.
+    """
+
+    def __init__(
+        self, name: str, check: Callable[[], None], end: threading.Event, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.waiting_for = ""
+        self._name, self._check, self._end, self._clock = name, check, end, clock
+
+    def write(self, sink: Sink, rows: Sequence[Row], batch_id: int, within_s: float = math.inf) -> None:
+        """Write the rows.
+
+        Raises:
+            UnreachableError: the sink is away, and the time or the waiting is over.
+            LeaseLostError, StreamOpsError: as ``check`` and the sink say.
+        """
+        deadline, pause = self._clock() + within_s, _PAUSE_S
+        while True:
+            try:
+                self._check()  # before every try: while a server was away, the lease may have moved on
+                sink.write(rows, batch_id)
+                break
+            except UnreachableError as error:
+                if self._end.is_set() or self._clock() > deadline:
+                    raise
+                if not self.waiting_for:
+                    log.warning("%s waits: %s", self._name, error)
+                self.waiting_for = str(error)
+                self._end.wait(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE_S)
+        if self.waiting_for:
+            log.info("%s has written after waiting", self._name)
+            self.waiting_for = ""
 
 
 class InfluxWriter:

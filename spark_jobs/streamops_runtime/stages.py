@@ -87,39 +87,32 @@ def build(
     return result
 
 
-def start(spark: SparkSession, definition: Definition, stage: RunningStage, frame: DataFrame, checkpoint: str) -> None:
-    """Start the query, in a scheduler pool of its own so that a slow stage does not hold up the others."""
+def start(
+    spark: SparkSession, definition: Definition, stage: RunningStage, frame: DataFrame, checkpoint: str, servers: str
+) -> None:
+    """Start the query, in a scheduler pool of its own so that a slow stage does not hold up the others.
+
+    Args:
+        frame: the stage's results; of one in real time, as records of its results topic (``results.encoded``).
+        servers: of Kafka, where that topic is.
+    """
     spark.sparkContext.setLocalProperty("spark.scheduler.pool", stage.name)
-    stage.gate.failure = None
     writer = (
         frame.writeStream.queryName(f"{definition.job}/{stage.name}")
         .outputMode(definition.stages[stage.name].output)
         .option("checkpointLocation", checkpoint)
-        .foreachBatch(stage.gate)
     )
-    if definition.trigger:
-        writer = writer.trigger(processingTime=definition.trigger)
+    if isinstance(stage.gate, Results):
+        live = stage.gate.live = stage.phase is Phase.LIVE
+        writer = writer.format("kafka").option("kafka.bootstrap.servers", servers).option("kafka.linger.ms", "5")
+        writer = writer.option("topic", stage.gate.topic)
+        writer = writer.trigger(realTime=LIVE_BATCH) if live else writer.trigger(availableNow=True)
+    else:
+        stage.gate.failure = None
+        writer = writer.foreachBatch(stage.gate)
+        if definition.trigger:
+            writer = writer.trigger(processingTime=definition.trigger)
     stage.query = writer.start()
-
-
-def start_real_time(
-    spark: SparkSession, definition: Definition, stage: RunningStage, frame: DataFrame, checkpoint: str, servers: str
-) -> None:
-    """Start the query of a real-time stage for its phase, into its results topic."""
-    assert isinstance(stage.gate, Results)
-    spark.sparkContext.setLocalProperty("spark.scheduler.pool", stage.name)
-    writer = (
-        frame.writeStream.queryName(f"{definition.job}/{stage.name}")
-        .format("kafka")
-        .option("kafka.bootstrap.servers", servers)
-        .option("topic", stage.gate.topic)
-        .option("kafka.linger.ms", "5")
-        .outputMode("update")
-        .option("checkpointLocation", checkpoint)
-    )
-    live = stage.phase is Phase.LIVE
-    stage.query = (writer.trigger(realTime=LIVE_BATCH) if live else writer.trigger(availableNow=True)).start()
-    stage.gate.live = live
     stage.began = time.monotonic()
 
 

@@ -24,6 +24,7 @@ from streamops.versions.artifacts import definition_file
 from streamops_runtime import code
 from streamops_runtime.fingerprint import fingerprint
 from streamops_runtime.local import local_spark
+from streamops_runtime.plan_walk import items
 from streamops_runtime.sinks import check_columns
 from streamops_runtime.sources import accepted, schema_of
 
@@ -90,7 +91,7 @@ def _called(stage: str, function: code.StageFunction, frames: dict[str, DataFram
 def _check_output(spark: SparkSession, definition: Definition, stage: str, frame: DataFrame, temporary: str) -> None:
     """Whether Spark can run the plan in the stage's output mode, and whether early results make sense."""
     output = definition.stages[stage].output
-    plan = frame._jdf.queryExecution().analyzed()
+    plan = _analysed(frame)
     gateway = spark.sparkContext._jvm
     assert gateway is not None
     modes = gateway.org.apache.spark.sql.streaming.OutputMode
@@ -133,9 +134,8 @@ def _analysed(frame: DataFrame) -> Any:
 
 def _operators(plan: Any) -> Iterator[str]:
     yield str(plan.nodeName())
-    children = plan.children()
-    for at in range(children.size()):
-        yield from _operators(children.apply(at))
+    for child in items(plan.children()):
+        yield from _operators(child)
 
 
 def _first_line(error: BaseException) -> str:

@@ -303,10 +303,8 @@ class Work:
             sink = self.definition.stages[stage.name].sinks[0].influxdb
             if stage.phase and sink:
                 frame = encoded(frame, sink, self._held().epoch, stage.run)
-                servers = self.settings.kafka_bootstrap_servers
-                stages.start_real_time(self.spark, self.definition, stage, frame, checkpoint, servers)
-            else:
-                stages.start(self.spark, self.definition, stage, frame, checkpoint)
+            servers = self.settings.kafka_bootstrap_servers
+            stages.start(self.spark, self.definition, stage, frame, checkpoint, servers)
         except PySparkException as error:
             raise DefinitionError(f"Stage {stage.name} cannot run: {str(error).splitlines()[0][:400]}") from error
         assert stage.query is not None

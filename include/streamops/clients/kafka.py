@@ -26,7 +26,7 @@ from streamops.settings import Settings
 
 _MESSAGES = 500  # taken at once; with more, memory grows and nothing gets faster
 _MERGE_MS = 100  # partitions are merged in pieces of this much time
-_READER = {
+READER = {
     "group.id": "streamops",  # librdkafka wants one; it has no members, and nothing is committed
     "enable.auto.commit": False,
     "enable.partition.eof": True,  # the end may be markers of transactions, or records that compaction removed
@@ -114,6 +114,10 @@ class Ledger:
         ends = self.end_offsets(topic) if min(found.values()) < 0 else {}
         return {part: at if at >= 0 else ends[part] for part, at in found.items()}
 
+    def delete_records(self, topic: str, partition: int, before: int) -> None:
+        """Let Kafka delete the records of a partition whose offset is below ``before``."""
+        self._ask(lambda admin: admin.delete_records({TopicPartition(topic, partition): before}))
+
     def delete_topics(self, prefix: str) -> list[str]:
         """Delete the topics whose names begin with ``prefix``, which are returned."""
 
@@ -164,7 +168,7 @@ class Ledger:
             return
         if str(partition) not in self.beginning_offsets(topic):
             raise NotFoundError(f"Topic {topic} has no partition {partition}; check the recorded offsets.")
-        consumer = confluent_kafka.Consumer({**_READER, "bootstrap.servers": self.servers})
+        consumer = confluent_kafka.Consumer({**READER, "bootstrap.servers": self.servers})
         try:
             consumer.assign([confluent_kafka.TopicPartition(topic, partition, start)])
             position, progress = start, time.monotonic()

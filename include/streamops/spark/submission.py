@@ -22,7 +22,7 @@ _MAIN = "org.apache.spark.deploy.SparkSubmit"
 _LOOPBACK = "127.0.0.1"
 # Tasks that a core runs at once. All tasks of a real-time stage run for as long as it does, most of them waiting, and
 # what they hold of a worker is a slot; so workers offer this many for each core, and who asks for a core gets them.
-SLOTS_PER_CORE = 4
+SLOTS_PER_CORE = 8
 _PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "JAVA_HOME", "TMPDIR")
 
 
