@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from demos import gap
@@ -13,11 +14,12 @@ from demos.upgrade import JOB, MEASUREMENTS, RATE, RUNBOOKS, SYMBOLS, TOPIC, Dem
 from stack import lifecycle
 from stack.programs import Traffic
 from streamops.cli import console
+from streamops.cli.advice import LIVE_LATE_S
 from streamops.cli.progress import Progress
 from streamops.clients.airflow import Airflow
 from streamops.clients.dashboard import Dashboard
 from streamops.clients.kafka import Ledger
-from streamops.model.records import DriverStatus
+from streamops.model.records import LIVE, DriverStatus
 from streamops.operations.follow import Runbooks
 from streamops.operations.operation import Operation
 from streamops.store import documents, keys
@@ -88,8 +90,11 @@ class Session:
         """Wait until no stage is more than a batch or two behind."""
 
         def near() -> bool:
-            lags = self.lags()
-            return bool(lags) and max(lags.values()) < CAUGHT_UP_S * RATE
+            status, lags = self.status(), self.lags()
+            if status is None or not lags:
+                return False
+            limits = {name: LIVE_LATE_S if status.stages[name].phase == LIVE else CAUGHT_UP_S for name in lags}
+            return all(lags[name] < limit * RATE for name, limit in limits.items())
 
         until(near, deadline_s, f"{JOB} does not catch up; read 'streamops jobs show {JOB}'")
 
@@ -104,7 +109,7 @@ def session() -> Iterator[Session]:
         closing(Dashboard(settings)) as dashboard,
         closing(Ledger(settings)) as ledger,
         Airflow(settings) as airflow,
-        Watcher(lambda: dashboard.newest(MEASUREMENTS, SYMBOLS[0])) as watcher,
+        Watcher(partial(dashboard.newest, MEASUREMENTS, SYMBOLS[0])) as watcher,
     ):
         runbooks = Runbooks(airflow, demo.store)
         demo.wait_for_trades()

@@ -118,7 +118,7 @@ class FreshJob:
         for version in versions:
             text = (source / f"{version}.yaml").read_text()
             text = text.replace("job: trade-analyser", f"job: {name}").replace("topic: trades", f"topic: {name}")
-            text = text.replace("trigger: 1 second", "trigger: 3 seconds")  # leaves two cores time for the rest
+            text = text.replace("sources:", "trigger: 3 seconds\nsources:", 1)  # leaves two cores time for the rest
             text = re.sub(r"measurement: (\w+)", rf"measurement: {name.replace('-', '_')}_\1", text)
             (copy / f"{version}.yaml").write_text(text + more)
             publish_quickly(store, copy, version)

@@ -33,21 +33,23 @@ def test_spread_takes_nearest_ranks():
 
 def test_watcher_notes_only_newer_points_and_survives_a_server_that_is_away():
     answers = [{"avg_1s": 1000}, {"avg_1s": 1000}, ConnectionError(), {"avg_1s": 3000, "vol_1s": 2000}]
-    clock = iter((10.0, 11.0, 12.0))
+    asked = []
 
-    def newest():
+    def newest(since):
+        asked.append(since)
         answer = answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
         return answer
 
-    watcher = Watcher(newest, clock=lambda: next(clock))
+    watcher = Watcher(newest, clock=lambda: 9.0 + len(asked))
     for _ in range(4):
         watcher.look()
     assert [(point.measurement, point.window_end_ms, point.seen_ms) for point in watcher.seen()] == [
         ("avg_1s", 1000, 10_000),
-        ("avg_1s", 3000, 12_000),
-        ("vol_1s", 2000, 12_000),
+        ("avg_1s", 3000, 13_000),
+        ("vol_1s", 2000, 13_000),
     ]
     assert watcher.misses == 1
-    assert watcher.seen("vol_1s")[0].lateness_s == pytest.approx(10.0)
+    assert asked == [0, 1000, 1000, 1000]  # never again what was seen
+    assert watcher.seen("vol_1s")[0].lateness_s == pytest.approx(11.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from demos.freshness import Watcher, latenesses, longest_pause
@@ -53,7 +54,7 @@ class Elasticity:
         with (
             closing(Dashboard(demo.settings)) as dashboard,
             Airflow(demo.settings) as airflow,
-            Watcher(lambda: dashboard.newest(MEASUREMENTS, SYMBOLS[0])) as watcher,
+            Watcher(partial(dashboard.newest, MEASUREMENTS, SYMBOLS[0])) as watcher,
         ):
             self._watcher, self._runbooks = watcher, Runbooks(airflow, demo.store)
             demo.wait_for_trades()

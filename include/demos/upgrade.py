@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +106,7 @@ class Demo:
         with (
             closing(Dashboard(self.settings)) as dashboard,
             Airflow(self.settings) as airflow,
-            Watcher(lambda: dashboard.newest(MEASUREMENTS, SYMBOLS[0])) as watcher,
+            Watcher(partial(dashboard.newest, MEASUREMENTS, SYMBOLS[0])) as watcher,
         ):
             runbooks = Runbooks(airflow, self.store)
             self.wait_for_trades()

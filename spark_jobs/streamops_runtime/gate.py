@@ -18,7 +18,8 @@ from pyspark.sql import DataFrame, Row
 
 from streamops.model.errors import StreamOpsError, UnreachableError
 from streamops.model.records import now
-from streamops_runtime.sinks import Patience, Sink
+from streamops_runtime.pace import Pace
+from streamops_runtime.sinks import Patience, Sink, epoch_ms
 
 RETRY_FOR_S = 240.0
 _MOST_KEPT = 500_000
@@ -59,6 +60,8 @@ class Gate:
     ) -> None:
         self.stage = stage
         self.mode = mode
+        self.pace: Pace | None = None  # how long to wait after a batch that wrote; None: not at all
+        self.waited_ms = 0  # of the last batch, for its windows to come
         self.rows = 0  # written
         self.outputs = 0  # batches that wrote rows
         self.last_output: datetime | None = None
@@ -97,6 +100,17 @@ class Gate:
             self._keep(rows, batch_id)
         elif rows:
             self._write(rows, batch_id)
+        self._wait(rows)
+
+    def _wait(self, rows: Sequence[Row]) -> None:
+        """Let the next window come: the batch is written, and what is read next is planned when this one has ended."""
+        wait_ms = 0.0
+        if self.pace and self._time_column and self.mode is Mode.OPEN:
+            times = (row[self._time_column] for row in rows)
+            wait_ms = self.pace.wait_ms((epoch_ms(at) for at in times if at is not None), time.time() * 1000)
+        if wait_ms:
+            self._stopping.wait(wait_ms / 1000)
+        self.waited_ms = int(wait_ms)
 
     def promote(self, written_until: datetime | None) -> None:
         """Open at the next batch; rows up to ``written_until`` were written by the old version."""

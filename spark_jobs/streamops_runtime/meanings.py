@@ -42,6 +42,13 @@ class Meaning:
     window: Window | None = None
 
 
+def of_window(window: Window, columns: frozenset[str]) -> Meaning:
+    """A window as the meaning of a key."""
+    session = window.kind == "session"
+    shape = (window.gap,) if session else (window.size_us, window.slide_us, window.offset_us)
+    return Meaning(f"{window.kind} window({', '.join([window.time, *map(str, shape)])})", columns, window)
+
+
 def window_of(text: str, found: Mapping[str, Meaning]) -> Window | None:
     """The window that an expression makes, if Spark made it from ``window`` or ``session_window``."""
     if match := _WINDOW.match(text):

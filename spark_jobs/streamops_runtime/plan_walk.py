@@ -8,8 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from streamops.versions.fingerprints import Aggregate, Key, Operator, Slot, Watermark
-from streamops_runtime.meanings import Meaning, bare, replaced, shared_window, short, window_of
+from pyspark.sql import DataFrame
+
+from streamops.versions.fingerprints import Aggregate, Key, Operator, Slot, Watermark, Window
+from streamops_runtime.meanings import Meaning, bare, of_window, replaced, shared_window, short, window_of
+from streamops_runtime.windows import SIZE_US, SLIDE_US
 
 # Over a stream without state, and transparent: their output is their input's.
 _STATELESS = {
@@ -32,6 +35,7 @@ class Walk:
     python: bool = False
     _meanings: dict[int, Meaning] = field(default_factory=dict)
     _steps: list[str] = field(default_factory=list)
+    _over: dict[int, tuple[Meaning, str]] = field(default_factory=dict)  # what was generated from panes, and that step
 
     def visit(self, node: Any) -> None:
         """Children first."""
@@ -93,8 +97,7 @@ class Walk:
             self._define(attribute, self._read(function))
 
     def _step(self, node: Any) -> None:
-        text = node.simpleString(100000).lstrip("~+- ")
-        self._steps.append(bare(text))
+        self._steps.append(_text(node))
 
     def _union(self, node: Any) -> None:
         sides = [items(child.output()) for child in items(node.children())]
@@ -178,9 +181,30 @@ class Walk:
             window=found.window,
         )
 
+    def _generate(self, node: Any) -> None:
+        step = _text(node)
+        self._steps.append(step)
+        read = [self._meaning(item) for item in items(node.generator().references().toSeq())]
+        panes = [meaning for meaning in read if meaning.window]
+        for attribute in items(node.generatorOutput()) if panes else ():
+            self._over[attribute.exprId().id()] = (panes[0], step)
+
     def _alias(self, expression: Any) -> None:
         if expression.getClass().getSimpleName() == "Alias":
-            self._define(expression, self._read(expression.child()))
+            self._define(expression, self._sliding(expression) or self._read(expression.child()))
+
+    def _sliding(self, alias: Any) -> Meaning | None:
+        """The window that ``windows.sliding`` made of panes: what ``F.window`` means, and no step of its own."""
+        marks = json.loads(alias.metadata().json())
+        child = alias.child()
+        if SIZE_US not in marks or child.getClass().getSimpleName() != "AttributeReference":
+            return None
+        pane, step = self._over.pop(child.exprId().id(), (None, ""))
+        if pane is None:
+            return None
+        self._steps.remove(step)
+        window = Window(kind="sliding", time=f"end of {pane.text}", size_us=marks[SIZE_US], slide_us=marks[SLIDE_US])
+        return of_window(window, pane.columns)
 
     def _define(self, attribute: Any, meaning: Meaning) -> None:
         self._meanings[attribute.exprId().id()] = meaning
@@ -199,9 +223,7 @@ class Walk:
             found[attribute.toString()] = self._meaning(attribute)
         columns = frozenset().union(*(meaning.columns for meaning in found.values()))
         if window := window_of(text, found):
-            shape = (window.gap,) if window.kind == "session" else (window.size_us, window.slide_us, window.offset_us)
-            made = f"{window.kind} window({', '.join([window.time, *map(str, shape)])})"
-            return Meaning(made, columns, window)
+            return of_window(window, columns)
         return Meaning(short(replaced(text, found)), columns)
 
 
@@ -214,7 +236,7 @@ _HANDLERS: dict[str, Callable[[Walk, Any], None]] = {
     "BatchEvalPython": Walk._python_functions,
     "MapInPandas": Walk._step,
     "MapInArrow": Walk._step,
-    "Generate": Walk._step,
+    "Generate": Walk._generate,
     "Union": Walk._union,
     "Aggregate": Walk._aggregate,
     "Deduplicate": Walk._deduplicate,
@@ -225,9 +247,26 @@ _HANDLERS: dict[str, Callable[[Walk, Any], None]] = {
 }
 
 
+def watermark_delay_ms(frame: DataFrame) -> int:
+    """By how much the latest of a stage's watermarks stays behind its newest event; 0 without a watermark."""
+    plan: Any = frame._jdf.queryExecution().analyzed()  # type: ignore[operator]
+    found, nodes = [0], [plan]
+    while nodes:
+        node = nodes.pop()
+        nodes += items(node.children())
+        if node.getClass().getSimpleName() == "EventTimeWatermark":
+            found.append(int(node.getDelayMs(node.delay())))
+    return max(found)
+
+
 def items(sequence: Any) -> list[Any]:
     """A Scala sequence as a list."""
     return [sequence.apply(position) for position in range(sequence.size())]
+
+
+def _text(node: Any) -> str:
+    """A node of the plan without its children."""
+    return bare(node.simpleString(100000).lstrip("~+- "))
 
 
 def _conjuncts(condition: Any) -> list[Any]:

@@ -138,6 +138,7 @@ class Results:
         self.stage = stage
         self.topic = keys.results_topic(job, stage)
         self.rows = 0  # written
+        self.waited_ms = 0  # of a batch: it never waits for its windows
         self.outputs = 0  # writes
         self.last_output: datetime | None = None
         self.failure: BaseException | None = None

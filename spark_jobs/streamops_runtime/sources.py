@@ -78,7 +78,7 @@ def _declared(text: str) -> str:
 
 # Spark's reader asks the broker for the partition's first and last offset before every poll, and throws away what
 # was fetched ahead. With the consumer's default of 500 records a poll, that costs more than reading does.
-FETCH = {"kafka.max.poll.records": "20000", "kafka.max.partition.fetch.bytes": str(4 << 20)}
+FETCH = {"kafka.max.poll.records": "10000", "kafka.max.partition.fetch.bytes": str(4 << 20)}
 
 
 def kafka_stream(

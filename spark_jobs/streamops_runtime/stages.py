@@ -15,6 +15,8 @@ from streamops.model.definitions import Definition
 from streamops.model.records import LIVE, Deployment, Offsets
 from streamops_runtime.code import StageFunction
 from streamops_runtime.gate import Gate
+from streamops_runtime.pace import Pace
+from streamops_runtime.plan_walk import watermark_delay_ms
 from streamops_runtime.results import Results
 from streamops_runtime.sinks import check_columns
 from streamops_runtime.sources import accepted
@@ -112,6 +114,8 @@ def start(
         writer = writer.foreachBatch(stage.gate)
         if definition.trigger:
             writer = writer.trigger(processingTime=definition.trigger)
+        elif definition.stages[stage.name].output == "append":
+            stage.gate.pace = Pace(watermark_delay_ms(frame))
     stage.query = writer.start()
     stage.began = time.monotonic()
 

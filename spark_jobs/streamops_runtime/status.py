@@ -30,8 +30,12 @@ class StageProgress:
         self._lock = threading.Lock()
         self.status = StageStatus(started_from=started_from)
 
-    def committed(self, progress: Mapping[str, Any], at: datetime, output_rows: int) -> None:
-        """Take in one batch's progress (Spark's JSON, as a mapping); it is posted after the commit."""
+    def committed(self, progress: Mapping[str, Any], at: datetime, output_rows: int, waited_ms: int = 0) -> None:
+        """Take in one batch's progress (Spark's JSON, as a mapping); it is posted after the commit.
+
+        Args:
+            waited_ms: how much of the batch was spent waiting for the next window (``pace``), which is no work.
+        """
         with self._lock:
             old = self.status
             offsets, latest = dict(old.offsets), dict(old.latest)
@@ -45,7 +49,11 @@ class StageProgress:
                 lag += sum(max(0, stop - offsets.get(name, {}).get(part, stop)) for part, stop in parts.items())
             malformed, ahead = _observed(progress.get("observedMetrics") or {}, self._topics)
             operators = progress.get("stateOperators", ())
-            durations = progress.get("durationMs") or {}
+            durations = {name: int(ms) for name, ms in (progress.get("durationMs") or {}).items()}
+            whole = durations.get("triggerExecution", 0)
+            for name in {"triggerExecution", "addBatch"} & set(durations):
+                durations[name] = max(0, durations[name] - waited_ms)
+            worked = durations.get("triggerExecution", 0) / whole if whole else 1.0
             self.status = old.model_copy(
                 update={
                     "batch_id": int(progress["batchId"]),
@@ -55,8 +63,8 @@ class StageProgress:
                     "latest": latest,
                     "lag": lag,
                     "input_rate": _rate(progress.get("inputRowsPerSecond")),
-                    "processed_rate": _rate(progress.get("processedRowsPerSecond")),
-                    "batch_ms": int(progress.get("batchDuration") or durations.get("triggerExecution") or 0),
+                    "processed_rate": _rate(progress.get("processedRowsPerSecond"), worked),
+                    "batch_ms": durations.get("triggerExecution", 0),
                     "watermark_ms": _watermark(progress.get("eventTime") or {}) or old.watermark_ms,
                     "late_rows": old.late_rows
                     + sum(int(item.get("numRowsDroppedByWatermark", 0)) for item in operators),
@@ -66,7 +74,7 @@ class StageProgress:
                     "state_rows": sum(int(item.get("numRowsTotal", 0)) for item in operators),
                     "state_bytes": sum(int(item.get("memoryUsedBytes", 0)) for item in operators),
                     "last_commit": at,
-                    "durations_ms": {name: int(durations[name]) for name in _KEPT_DURATIONS if name in durations},
+                    "durations_ms": {name: durations[name] for name in _KEPT_DURATIONS if name in durations},
                 }
             )
 
@@ -102,7 +110,8 @@ class ProgressListener(StreamingQueryListener):
         """A batch was committed; ``event`` is Spark's JSON of its progress."""
         progress = json.loads(event)
         if found := self._stages.get(progress["runId"]):
-            found[0].committed(progress, now(), found[1].rows)
+            stage, gate = found
+            stage.committed(progress, now(), gate.rows, gate.waited_ms)
 
     def onQueryIdle(self, event: str) -> None:
         """A trigger found nothing; ``event`` is the query's run id."""
@@ -164,6 +173,7 @@ def _watermark(event_time: Mapping[str, Any]) -> int | None:
     return int(datetime.fromisoformat(str(text).replace("Z", "+00:00")).timestamp() * 1000)
 
 
-def _rate(value: Any) -> float:
-    number = float(value or 0)
+def _rate(value: Any, share: float = 1.0) -> float:
+    """Rows a second of the ``share`` of the time in which the stage worked."""
+    number = float(value or 0) / share if share else 0.0
     return round(number, 1) if number == number and number != float("inf") else 0.0

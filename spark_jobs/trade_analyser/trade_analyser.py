@@ -6,6 +6,8 @@ Prices are integer cents, so that a sum does not depend on the order of its part
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from streamops_runtime.windows import sliding
+
 
 def avg_1s(trades: DataFrame, *, delay: str) -> DataFrame:
     """Average price per symbol and second: ``symbol``, ``value`` (cents) and ``time``."""
@@ -28,7 +30,8 @@ def avg_1m(trades: DataFrame, *, delay: str) -> DataFrame:
         .agg(F.sum("price").alias("cents"), F.count("*").alias("trades"))
     )
     return (
-        panes.groupBy(F.window("pane", "60 seconds", "1 second"), "symbol")
+        sliding(panes, "pane", size="60 seconds", slide="1 second")
+        .groupBy("window", "symbol")
         .agg(F.sum("cents").alias("cents"), F.sum("trades").alias("trades"))
         .select("symbol", _average("cents", "trades"), F.col("window.end").alias("time"))
     )

@@ -9,6 +9,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from compatibility.lab import Event, Lab, final
+from streamops_runtime.windows import sliding
 
 # The window from 10 to 20 is open at the switch.
 BEFORE = [
@@ -264,14 +265,35 @@ def test_several_changes_at_once_have_one_verdict_and_all_reasons(lab: Lab) -> N
     assert {key: value for key, value in done.all.items() if key[1] > 20} == late
 
 
+def over_panes(clicks: DataFrame, size: str = "20 seconds", *, by_spark: bool = False) -> DataFrame:
+    """(page, end of the window in seconds, n)"""
+    frame = clicks.withWatermark("time", "0 seconds").groupBy(F.window("time", "5 seconds").alias("pane"), "page")
+    panes = frame.agg(F.sum("n").alias("n"))
+    if by_spark:
+        grouped = panes.groupBy(F.window("pane", size, "10 seconds"), "page")
+    else:
+        grouped = sliding(panes, "pane", size, "10 seconds").groupBy("window", "page")
+    return grouped.agg(F.sum("n").alias("value")).select("page", end(F.col("window.end")), "value")
+
+
 @pytest.mark.full
 def test_windows_over_windows_are_kept(lab: Lab) -> None:
-    def panes(clicks: DataFrame) -> DataFrame:
-        frame = clicks.withWatermark("time", "0 seconds").groupBy(F.window("time", "5 seconds").alias("pane"), "page")
-        pane = frame.agg(F.sum("n").alias("n"))
-        found = pane.groupBy(F.window("pane", "20 seconds", "10 seconds"), "page").agg(F.sum("n").alias("value"))
-        return found.select("page", end(F.col("window.end")), "value")
-
-    done = lab.switch(panes, panes, BEFORE, AFTER)
+    by_spark = stage(over_panes, by_spark=True)
+    done = lab.switch(by_spark, by_spark, BEFORE, AFTER)
     assert done.verdict.outcome == "kept"
-    assert done.all == final(lab.at_once(panes, ALL))
+    assert done.all == final(lab.at_once(by_spark, ALL))
+
+
+def test_spark_s_windows_over_panes_and_ours_continue_each_other(lab: Lab) -> None:
+    by_spark = stage(over_panes, by_spark=True)
+    for old, new in ((by_spark, stage(over_panes)), (stage(over_panes), by_spark)):
+        done = lab.switch(old, new, BEFORE, AFTER)
+        assert done.verdict.outcome == "kept"
+        assert not done.refused
+        assert done.all == final(lab.at_once(by_spark, ALL))
+
+
+def test_another_size_of_windows_over_panes_starts_empty(lab: Lab) -> None:
+    wider = stage(over_panes, size="30 seconds")
+    for old in (stage(over_panes), stage(over_panes, by_spark=True)):
+        assert lab.verdict(old, wider).outcome == "starts empty"

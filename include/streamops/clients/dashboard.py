@@ -37,17 +37,20 @@ class Dashboard:
         """Close the connections."""
         self._http.close()
 
-    def newest(self, measurements: Sequence[str], symbol: str | None = None) -> dict[str, int]:
+    def newest(
+        self, measurements: Sequence[str], symbol: str | None = None, since_ms: int | None = None
+    ) -> dict[str, int]:
         """Time of the newest point of each measurement in epoch ms; those without a recent point are left out.
 
         Args:
             symbol: look at this series only, where the measurement has the tag; one series stands for all
                 because a stage writes all of a window's points in one batch.
+            since_ms: look no further back than this, 5 minutes unless given. A short range costs InfluxDB a tenth.
         """
         one_of = " or ".join(f"r._measurement == {json.dumps(name)}" for name in measurements)
         only = f" and (not exists r.symbol or r.symbol == {json.dumps(symbol)})" if symbol else ""
         rows = self._query(
-            f"from(bucket: {self._bucket}) |> range(start: -5m, stop: 1m)",
+            f"from(bucket: {self._bucket}) |> range(start: {_flux(since_ms) if since_ms else '-5m'}, stop: 1m)",
             f" |> filter(fn: (r) => ({one_of}){only})",
             ' |> last() |> keep(columns: ["_time", "_measurement"])',
         )

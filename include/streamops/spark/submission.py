@@ -23,6 +23,7 @@ _LOOPBACK = "127.0.0.1"
 # Tasks that a core runs at once. All tasks of a real-time stage run for as long as it does, most of them waiting, and
 # what they hold of a worker is a slot; so workers offer this many for each core, and who asks for a core gets them.
 SLOTS_PER_CORE = 8
+_READERS = ("cache", "fetchedData.cache")
 _PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "JAVA_HOME", "TMPDIR")
 
 
@@ -76,6 +77,9 @@ def spark_conf(settings: Settings, submission: Submission) -> dict[str, str]:
         "spark.scheduler.mode": "FAIR",
         "spark.decommission.enabled": "true",  # executors on a leaving worker finish their tasks and take no new ones
         "spark.locality.wait": "0s",
+        # A reader that is kept for later holds thousands of records. Catching up starts many, and each query its own.
+        **{f"spark.kafka.consumer.{cache}.timeout": "20s" for cache in _READERS},
+        **{f"spark.kafka.consumer.{cache}.evictorThreadRunInterval": "10s" for cache in _READERS},
         "spark.ui.port": "0",
         "spark.ui.retainedJobs": "50",
         "spark.ui.retainedStages": "50",
