@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from benchmarks.memory import supervisor_pid
 from demos import gap
-from demos.freshness import Watcher
+from demos.freshness import Watcher, latenesses, longest_pause
 from demos.upgrade import JOB, MEASUREMENTS, RATE, RUNBOOKS, SYMBOLS, TOPIC, Demo, Options, until
 from stack import lifecycle
+from stack.layout import Layout
 from stack.programs import Traffic
 from streamops.cli import console
 from streamops.cli.advice import LIVE_LATE_S
@@ -36,6 +39,7 @@ class Session:
     runbooks: Runbooks
     ledger: Ledger
     watcher: Watcher
+    supervisor: int  # process id
 
     def upgrade(self, version: str, **values: Any) -> tuple[Operation, gap.Place, gap.Place]:
         """Upgrade the job; where it wrote before and where it writes now."""
@@ -44,6 +48,26 @@ class Session:
         asked = {"version": version, "snapshot": name, "probation_s": 0, **values}
         operation = self.demo.run(self.runbooks, "upgrade_job", **asked)
         return operation, before, self.place()
+
+    def bring(self, version: str) -> dict[str, Any]:
+        """Have a version running and caught up, from v1 on one after the other; what the last upgrade was like."""
+        if version == "v2":
+            self.to_v1()
+        elif self.demo.record().version != "v2":
+            self.to_v2()
+        begun_ms = int(time.time() * 1000)
+        operation, _, _ = self.upgrade(version)
+        self.caught_up()
+        stop = int(operation.steps["request_stop"].started.timestamp() * 1000)
+        seen = self.watcher.seen("avg_1s")
+        late = [late for end, late in latenesses(seen) if end >= begun_ms]
+        return {
+            "upgrade": {
+                "seconds": round((operation.updated - operation.created).total_seconds(), 1),
+                "longest_pause_s": longest_pause(seen, stop, stop + 60_000),
+                "worst_lateness_s": max(late, default=None),
+            }
+        }
 
     def to_v2(self) -> None:
         """Have v2 running and caught up."""
@@ -114,5 +138,6 @@ def session() -> Iterator[Session]:
         runbooks = Runbooks(airflow, demo.store)
         demo.wait_for_trades()
         demo.publish()
+        artifacts.publish(demo.store, demo.options.directory, "v3")
         runbooks.wait_ready(RUNBOOKS)
-        yield Session(demo, runbooks, ledger, watcher)
+        yield Session(demo, runbooks, ledger, watcher, supervisor_pid(Layout.find().home))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import RESULTS, load
+from benchmarks.processor import JOB
 
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "performance.md"
 GIB = 1 << 30
@@ -44,31 +45,56 @@ def _about(machine: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def sustained() -> str | None:
-    """Rate, lag and lateness."""
+    """Lateness, lag and processor time of each version, and what the upgrade to it was like."""
     result = load("sustained")
     if result is None:
         return None
+    versions: dict[str, Any] = result["versions"]
+    told = " and ".join(
+        f"{item['rate']:,.0f} trades/s over {item['seconds'] / 60:.1f} minutes ({version})"
+        for version, item in versions.items()
+    )
+    late = [
+        (f"{version}, {name}", item["count"], f"{item['p50']:.2f}", f"{item['p99']:.2f}", f"{item['worst']:.2f}")
+        for version, found in versions.items()
+        for name, item in found["lateness"].items()
+    ]
     lag = [
         (
-            stage,
+            f"{version}, {stage}",
             f"{item['slope_rows_per_s']:+.1f}",
             f"{item['first_quarter']:,}",
             f"{item['last_quarter']:,}",
             f"{item['worst']:,}",
         )
-        for stage, item in result["lag"].items()
+        for version, found in versions.items()
+        for stage, item in found["lag"].items()
     ]
-    late = [
-        (name, item["count"], f"{item['p50']:.2f}", f"{item['p99']:.2f}", f"{item['worst']:.2f}")
-        for name, item in result["lateness"].items()
+    parts = sorted({part for found in versions.values() for part in found["cores"]})
+    cores = [(part, *(f"{found['cores'].get(part, 0):.2f}" for found in versions.values())) for part in parts]
+    whole = [(f"{sum(found['cores'].get(part, 0) for part in JOB):.2f}") for found in versions.values()]
+    upgrades = [
+        (
+            f"to {version}",
+            *(_seconds(found["upgrade"][key]) for key in ("seconds", "longest_pause_s", "worst_lateness_s")),
+        )
+        for version, found in versions.items()
     ]
-    head = f"{result['rate']:,.0f} trades/s over {result['seconds'] / 60:.1f} minutes.\n\n"
-    return (
-        head
-        + _table(("stage", "lag grows by (rows/s)", "lag, first quarter", "lag, last quarter", "worst"), lag)
-        + "\n\n"
-        + _table(("lateness (s)", "windows", "p50", "p99", "max"), late)
+    return "\n\n".join(
+        (
+            f"{told}.",
+            _table(("lateness (s)", "windows", "p50", "p99", "max"), late),
+            _table(("stage", "lag grows by (rows/s)", "lag, first quarter", "lag, last quarter", "worst"), lag),
+            _table(("processor (cores)", *versions), [*cores, ("**the job**", *whole)]),
+            _table(
+                ("upgrade", "whole runbook (s)", "longest time without a new point (s)", "latest point (s)"), upgrades
+            ),
+        )
     )
+
+
+def _seconds(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1f}"
 
 
 def switch() -> str | None:

@@ -90,7 +90,7 @@ class Held:
 
 def encoded(frame: DataFrame, sink: InfluxSink, epoch: int, run: int) -> DataFrame:
     """Results as records of the topic: ``key`` is the point's time and tags, ``value`` who gives it and its columns."""
-    moment = _milliseconds(frame.schema, sink.time)
+    moment = milliseconds(frame.schema, sink.time)
     columns = [
         moment.alias(name) if name == sink.time else _finite(frame.schema, name).alias(name) for name in frame.columns
     ]
@@ -104,7 +104,8 @@ def _mark(epoch: int, run: int) -> bytes:
     return f"{epoch}.{run} ".encode()
 
 
-def _milliseconds(schema: StructType, name: str) -> Column:
+def milliseconds(schema: StructType, name: str) -> Column:
+    """A column with a point's time as milliseconds since the epoch."""
     integral = isinstance(schema[name].dataType, IntegralType)
     return F.col(name).cast("bigint") if integral else F.unix_millis(F.col(name).cast("timestamp"))
 

@@ -14,10 +14,10 @@ from pyspark.sql.streaming import StreamingQuery
 from streamops.model.definitions import Definition
 from streamops.model.records import LIVE, Deployment, Offsets
 from streamops_runtime.code import StageFunction
-from streamops_runtime.gate import Gate
+from streamops_runtime.gate import Gate, gate_time_column
 from streamops_runtime.pace import Pace
 from streamops_runtime.plan_walk import watermark_delay_ms
-from streamops_runtime.results import Results
+from streamops_runtime.results import Results, milliseconds
 from streamops_runtime.sinks import check_columns
 from streamops_runtime.sources import accepted
 from streamops_runtime.streams import Places, raw_stream
@@ -75,7 +75,8 @@ def build(
     Args:
         live: for a query in real time, which takes records as they come.
     """
-    begun = deployment.stages[function.stage].offsets if function.stage in deployment.stages else {}
+    start = deployment.stages.get(function.stage)
+    begun = start.offsets if start else {}
     frames = {
         name: accepted(
             name,
@@ -86,6 +87,9 @@ def build(
     }
     result = function(frames)
     check_columns(definition, function.stage, result.schema)
+    column = gate_time_column(definition.stages[function.stage].sinks)
+    if column and start and start.whole_after_ms is not None:  # of the windows before it read a part
+        result = result.where(milliseconds(result.schema, column) > start.whole_after_ms)
     return result
 
 

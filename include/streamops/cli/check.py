@@ -25,6 +25,7 @@ Stages = Mapping[str, Fingerprint | None]
 _COLOURS: dict[Outcome, str] = {
     "kept": "green",
     "kept with caveat": "yellow",
+    "refilled": "cyan",
     "starts empty": "cyan",
     "dropped": "magenta",
     "unknown": "bold magenta",

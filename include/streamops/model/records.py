@@ -52,6 +52,7 @@ class StageStart(Part):
 
     since_deployment: int
     offsets: Offsets = {}  # empty means: from the source's own start
+    whole_after_ms: int | None = None  # results up to this time are left out: the version before has written them
 
 
 class LibraryUse(Part):

@@ -70,12 +70,18 @@ class StepContext:
         return self.reported("reserve", Reserved).cold
 
     def empty(self, version: ArtifactManifest) -> frozenset[str]:
-        """Stages whose earlier state is not continued, as the check found and an operator accepted.
+        """Stages whose earlier state is not continued: as an operator accepted, or because it is filled again.
 
         Only in the version that was asked for: what is undone gets all of its state back.
         """
-        asked = isinstance(self.operation.request, NewVersion) and self.operation.request.version == version.version
-        return frozenset(self.checked.empty if asked else ())
+        return frozenset(self.checked.empty) | self.refilled(version) if self._asked(version) else frozenset()
+
+    def refilled(self, version: ArtifactManifest) -> frozenset[str]:
+        """Stages whose state is filled again from the ledger."""
+        return frozenset(self.checked.refilled if self._asked(version) else ())
+
+    def _asked(self, version: ArtifactManifest) -> bool:
+        return isinstance(self.operation.request, NewVersion) and self.operation.request.version == version.version
 
     def origin(self) -> Origin:
         owner = self.operation.owner

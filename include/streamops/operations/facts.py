@@ -40,6 +40,7 @@ class Checked(Facts):
     verdicts: dict[str, str] = {}  # stage -> what becomes of its state
     outcomes: dict[str, str] = {}  # stage -> the same in one word
     empty: tuple[str, ...] = ()  # stages whose earlier state is not continued, as was agreed to
+    refilled: tuple[str, ...] = ()  # stages whose state is filled again from the ledger
     snapshot: str | None = None
     bytes: int = 0
     state: str = ""  # what the job starts from, or is

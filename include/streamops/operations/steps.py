@@ -17,8 +17,8 @@ from streamops.model import records
 from streamops.model.definitions import Definition, milliseconds
 from streamops.model.errors import DeniedError, StreamOpsError
 from streamops.model.manifest import Manifest
-from streamops.model.records import Control, Deployment, LibraryUse
-from streamops.operations import health, receipts, settling
+from streamops.model.records import Control, Deployment, LibraryUse, StageStart
+from streamops.operations import health, receipts, refilling, settling
 from streamops.operations.context import StepContext
 from streamops.operations.facts import (
     AskedToStop,
@@ -104,6 +104,17 @@ def install(
     )
 
 
+def _refilled(
+    context: StepContext, version: ArtifactManifest, manifest: Manifest, number: int, topics: Mapping[str, str]
+) -> dict[str, StageStart]:
+    """The starts of the stages whose state is filled again from the ledger."""
+    stood = refilling.of_snapshot(manifest)
+    found = refilling.starts(context.ports.ledger, version, context.refilled(version), stood, topics, number)
+    for stage, start in found.items():
+        context.say(f"Stage {stage} is filled again from the ledger, from {start.offsets} on")
+    return found
+
+
 def write_deployment(
     context: StepContext, version: ArtifactManifest, manifest: Manifest | None, number: int, settings: Settings
 ) -> Deployment:
@@ -132,7 +143,12 @@ def write_deployment(
         logging=dict(settings.logging),
         library=library,
         stages=jobs.starts(
-            version.definition, number, manifest, context.first(version, places), context.empty(version)
+            version.definition,
+            number,
+            manifest,
+            context.first(version, places),
+            context.empty(version),
+            _refilled(context, version, manifest, number, places) if manifest else None,
         ),
     )
     documents.write(store, keys.deployment(context.job, number), deployment, new=found is None)

@@ -234,9 +234,14 @@ class _Planner:
                 self._await_results(name)
             span = self._span(name, spec.source, tail.offsets.get(spec.source, {}))
             forerunner = self._had_forerunner(name)
-            plan = StagePlan(name, spec, sink, span, tail.watermark_ms or 0, forerunner, self.after.get(name, -1))
+            plan = StagePlan(name, spec, sink, span, tail.watermark_ms or 0, forerunner, self._after_ms(name))
             plans.setdefault(spec.source, []).append(plan)
         return plans
+
+    def _after_ms(self, stage: str) -> int:
+        """Windows that end by then were written by another job, or by the version before."""
+        began = self.deployment.stages.get(stage)
+        return max(self.after.get(stage, -1), (began and began.whole_after_ms) or -1)
 
     def _await_results(self, stage: str) -> None:
         """Wait until the driver has written what a real-time stage has given until now.

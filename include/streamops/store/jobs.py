@@ -99,6 +99,7 @@ def starts(
     manifest: Manifest | None,
     first: Callable[[str], Offsets],
     empty: Collection[str] = (),
+    refilled: Mapping[str, StageStart] | None = None,
 ) -> dict[str, StageStart]:
     """From where the state of each stage counts in deployment ``number``.
 
@@ -108,6 +109,7 @@ def starts(
     Args:
         first: a source's beginning by its definition, as offsets of that source.
         empty: stages whose state in the snapshot is not continued; each continues where it had read to.
+        refilled: of those, the ones that begin elsewhere.
     """
     known = manifest.stages if manifest else {}
     lowest: Offsets = {}
@@ -126,4 +128,4 @@ def starts(
     for name in set(empty) & set(known) & set(found):
         read = {source: known[name].offsets.get(source) or lowest.get(source, {}) for source in definition.sources}
         found[name] = StageStart(since_deployment=number, offsets=read)
-    return found
+    return found | dict(refilled or {})

@@ -14,9 +14,10 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from streamops.versions.fingerprints import Aggregate, Fingerprint, Key, Operator
+from streamops.versions import refill
+from streamops.versions.fingerprints import Aggregate, Fingerprint, Key, Operator, length
 
-Outcome = Literal["kept", "kept with caveat", "starts empty", "dropped", "unknown", "incompatible"]
+Outcome = Literal["kept", "kept with caveat", "refilled", "starts empty", "dropped", "unknown", "incompatible"]
 _WEIGHT: dict[Outcome, int] = {"kept": 0, "kept with caveat": 1, "starts empty": 2, "unknown": 3, "incompatible": 4}
 
 # Releases of Spark that continue each other's state, whichever comes first: docs/adr/0026-real-time-stages.md
@@ -33,6 +34,10 @@ _EARLY = "Results are given as they change, and no longer once they are final."
 _WAITED = (
     "Spark then gives only what an event has changed: windows that were read and not yet written at the switch, those "
     "of the last batches, are written only where another event of theirs comes."
+)
+_REFILLED = (
+    "Its old state is left behind: it begins empty, {reach} before the switch, and reads again from the ledger what "
+    "the windows of then need. No result is missing, and none is partial; they are late until it has caught up."
 )
 _NEW_SHAPE = (
     "Windows of two shapes must not be mixed, so the stage continues where it had read to with empty state: windows "
@@ -64,10 +69,15 @@ class _Finding(BaseModel):
     reason: str
     consequence: str
     lost: bool = False  # whether someone has to agree, although the state is kept
+    refill: bool = False  # whether filling the state again from the ledger cures it
 
 
 def verdicts(
-    old: Mapping[str, Fingerprint | None], new: Mapping[str, Fingerprint | None], *, version: str = "the new version"
+    old: Mapping[str, Fingerprint | None],
+    new: Mapping[str, Fingerprint | None],
+    *,
+    version: str = "the new version",
+    ledger: Mapping[str, str] | None = None,
 ) -> tuple[Verdict, ...]:
     """The verdict for every stage of either version, those of the new version first.
 
@@ -75,11 +85,13 @@ def verdicts(
         old: the stages whose state there is; None for a stage that has no fingerprint.
         new: the stages of the version that would continue.
         version: how to name that version in a reason.
+        ledger: the sources that can be read again from any event time on, with the column that holds it.
     """
     gone = [stage for stage in old if stage not in new]
     fresh = [stage for stage in new if stage not in old]
     found = [
-        _appears(stage, gone, version) if stage in fresh else continued(stage, old[stage], new[stage]) for stage in new
+        _appears(stage, gone, version) if stage in fresh else continued(stage, old[stage], new[stage], ledger)
+        for stage in new
     ]
     found += [_vanishes(stage, old[stage], fresh, version) for stage in gone]
     return tuple(found)
@@ -111,18 +123,26 @@ def _vanishes(stage: str, old: Fingerprint | None, fresh: list[str], version: st
     )
 
 
-def continued(stage: str, old: Fingerprint | None, new: Fingerprint | None) -> Verdict:
-    """The verdict for a stage that both versions have."""
+def continued(
+    stage: str, old: Fingerprint | None, new: Fingerprint | None, ledger: Mapping[str, str] | None = None
+) -> Verdict:
+    """The verdict for a stage that both versions have; ``ledger`` as for ``verdicts``."""
     findings = list(_missing(old, new)) if old is None or new is None else list(_differences(old, new))
     if not findings:
         reason = "The state is built the same way." if old and old.stateful else "The stage has no state."
         return Verdict(stage=stage, outcome="kept", reasons=(reason,), consequence=_AS_BEFORE)
     worst = max(findings, key=lambda item: _WEIGHT[item.outcome]).outcome
     told = [item for item in findings if item.outcome == worst]
+    reasons = tuple(dict.fromkeys(item.reason for item in findings))
+    same = old and new and set(new.sources) <= set(old.sources)
+    reach = refill.reach_ms(new, ledger or {}) if new and same else None
+    if reach and worst in ("kept with caveat", "starts empty") and any(item.refill for item in findings):
+        consequence = _REFILLED.format(reach=length(reach * 1000))
+        return Verdict(stage=stage, outcome="refilled", reasons=reasons, consequence=consequence)
     return Verdict(
         stage=stage,
         outcome=worst,
-        reasons=tuple(dict.fromkeys(item.reason for item in findings)),
+        reasons=reasons,
         consequence=" ".join(dict.fromkeys(item.consequence for item in told)),
         lost=worst in ("starts empty", "unknown") or any(item.lost for item in findings),
     )
@@ -150,7 +170,7 @@ def _differences(old: Fingerprint, new: Fingerprint) -> Iterable[_Finding]:
     if not old.stateful and not new.stateful:
         return
     if (old.output, new.output) == ("append", "update"):
-        yield _Finding(outcome="kept with caveat", reason=_EARLY, consequence=_WAITED, lost=True)
+        yield _Finding(outcome="kept with caveat", reason=_EARLY, consequence=_WAITED, lost=True, refill=True)
     if old.provider != new.provider:
         yield _no(f"The state store is {new.provider} instead of {old.provider}.")
     before, after = [item.kind for item in old.operators], [item.kind for item in new.operators]
@@ -253,6 +273,7 @@ def _key(operator: Operator, old: Key, new: Key) -> Iterable[_Finding]:
                 outcome="starts empty",
                 reason=f"A {old.window.label()} became a {new.window.label()}.",
                 consequence=_NEW_SHAPE,
+                refill=True,
             )
         return
     if old.window or new.window:

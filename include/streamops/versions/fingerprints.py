@@ -42,9 +42,9 @@ class Window(_Model):
         """As shown to people."""
         if self.kind == "session":
             return f"session window with gap {self.gap}"
-        slide = f" every {_length(self.slide_us)}" if self.kind == "sliding" else ""
-        offset = f" shifted by {_length(self.offset_us)}" if self.offset_us else ""
-        return f"{self.kind} window of {_length(self.size_us)}{slide}{offset}"
+        slide = f" every {length(self.slide_us)}" if self.kind == "sliding" else ""
+        offset = f" shifted by {length(self.offset_us)}" if self.offset_us else ""
+        return f"{self.kind} window of {length(self.size_us)}{slide}{offset}"
 
 
 class Key(_Model):
@@ -150,7 +150,8 @@ def _one(value: Any) -> Fingerprint | None:
         return None
 
 
-def _length(micros: int) -> str:
+def length(micros: int) -> str:
+    """Microseconds as people say them, like ``10 seconds``."""
     for unit, size in (("day", 86_400_000_000), ("hour", 3_600_000_000), ("minute", 60_000_000), ("second", 1_000_000)):
         if micros and micros % size == 0:
             count = micros // size

@@ -23,13 +23,21 @@ def of_deployment(
         old_params, new_params: set at deploy, over those of the definitions.
     """
     before, after = known(old, old_params), known(new, new_params)
-    return compatibility.verdicts(before, after, version=f"{new.job} {new.version}")
+    return compatibility.verdicts(before, after, version=f"{new.job} {new.version}", ledger=ledger(new.definition))
 
 
 def of_snapshot(manifest: Manifest, new: ArtifactManifest, params: Mapping[str, Param]) -> tuple[Verdict, ...]:
     """What becomes of a snapshot's state when ``new`` continues it."""
     before = fingerprints.read(manifest.fingerprints, manifest.stages)
-    return compatibility.verdicts(before, known(new, params), version=f"{new.job} {new.version}")
+    after = known(new, params)
+    return compatibility.verdicts(before, after, version=f"{new.job} {new.version}", ledger=ledger(new.definition))
+
+
+def ledger(definition: Definition) -> dict[str, str]:
+    """Topics whose events are dated by ``max_ahead`` after their records at most, with the column of their time."""
+    return {
+        name: source.event_time for name, source in definition.sources.items() if source.kafka and source.event_time
+    }
 
 
 def known(manifest: ArtifactManifest, params: Mapping[str, Param]) -> dict[str, Fingerprint | None]:
@@ -76,6 +84,7 @@ def require(
         raise RefusedError(f"{told} State would be lost; to accept that, name the stages in accept_loss: {names}.")
     return {
         "empty": [item.stage for item in verdicts if item.outcome == "starts empty" and item.lost],
+        "refilled": [item.stage for item in verdicts if item.outcome == "refilled"],
         "outcomes": {item.stage: item.outcome for item in verdicts},
         "verdicts": {item.stage: item.text() for item in verdicts},
     }

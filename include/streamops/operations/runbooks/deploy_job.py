@@ -10,7 +10,7 @@ from streamops import snapshots
 from streamops.model.definitions import SnapshotReference
 from streamops.model.errors import RefusedError
 from streamops.model.manifest import Manifest
-from streamops.operations import checks, steps
+from streamops.operations import checks, refilling, steps
 from streamops.operations.context import StepContext
 from streamops.operations.facts import Checked, Reserved
 from streamops.operations.requests import Library, NewVersion
@@ -100,6 +100,7 @@ def check(context: StepContext) -> Checked:
     snapshots.verify(store, manifest)
     found = verdicts.of_snapshot(manifest, version, asked.params)
     told = verdicts.require(found, asked.accept_loss, context.say)
+    refilling.starts(context.ports.ledger, version, told["refilled"], refilling.of_snapshot(manifest), topics)
     return Checked(version=version.version, state=f"snapshot {manifest.job}/{manifest.name}", **told)
 
 

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from streamops import snapshots
 from streamops.model.errors import RefusedError, StreamOpsError
-from streamops.operations import checks, cost, going_back, probation, steps, undo
+from streamops.operations import checks, cost, going_back, probation, refilling, steps, undo
 from streamops.operations.context import StepContext
 from streamops.operations.facts import Checked, Dismissed, Exported, Kept, Recounted, Reserved, Waited
 from streamops.operations.health import Health
@@ -85,13 +85,16 @@ def check(context: StepContext) -> Checked:
     settings = steps.Settings.inherited(old, version.definition, asked)
     topics = jobs.topics(version.definition, settings.places)
     checks.reachable(context.ports, version.definition, topics)
-    size = 0
+    size, stood = 0, {}
     for stage, tail in checks.tails(context, record, running.definition).items():
         checks.kept_by_kafka(context, stage, tail.offsets, topics)
         size += tail.size
+        if stage in old.stages:
+            stood[stage] = refilling.Stood(tail.offsets, tail.watermark_ms, old.stages[stage])
     snapshots.require_space(2 * size, context.ports.free_bytes())
     found = verdicts.of_deployment(running, old.params, version, settings.params)
     told = verdicts.require(found, asked.accept_loss, context.say)
+    refilling.starts(context.ports.ledger, version, told["refilled"], stood, topics)
     return Checked(before=old.version, after=version.version, snapshot=name, bytes=size, **told)
 
 

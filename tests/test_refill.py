@@ -1,0 +1,148 @@
+"""When a stage is filled again from the ledger, and from where on it reads."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from streamops.model.definitions import parse
+from streamops.model.errors import RefusedError
+from streamops.model.records import StageStart
+from streamops.operations import refilling
+from streamops.operations.refilling import Stood
+from streamops.versions import refill
+from streamops.versions.compatibility import continued
+from streamops.versions.fingerprints import Aggregate, Fingerprint, Key, Operator, Slot, Watermark, Window
+
+MINUTE, SECOND = 60_000, 1000
+LEDGER = {"trades": "time"}
+AT = 1_700_000_000_000
+
+
+def window(size_s: int, slide_s: int | None = None, kind: Any = None) -> Window:
+    slide = slide_s or size_s
+    kind = kind or ("tumbling" if slide == size_s else "sliding")
+    return Window(kind=kind, time="trades.time", size_us=size_s * 1_000_000, slide_us=slide * 1_000_000)
+
+
+def operator(found: Window | None, kind: Any = "aggregation") -> Operator:
+    total = Aggregate(function="sum", text="sum(trades.price)", buffer=(Slot(type="bigint", nullable=True),))
+    key = Key(text=str(found), type="struct<start:timestamp,end:timestamp>", window=found)
+    return Operator(kind=kind, keys=(key,), aggregates=(total,))
+
+
+def stage(*windows: Window | None, output: str = "append", time: str = "trades.time", **more: Any) -> Fingerprint:
+    values: dict[str, Any] = {"spark": "4.3.0", "output": output, "provider": "rocksdb", "partitions": 2}
+    watermarks = (Watermark(column=time, delay="0 seconds"),)
+    operators = tuple(operator(found) for found in windows)
+    return Fingerprint(**{**values, "sources": ("trades",), "watermarks": watermarks, "operators": operators, **more})
+
+
+def test_windows_over_windows_reach_as_far_as_both() -> None:
+    assert refill.reach_ms(stage(window(1), window(60, 1)), LEDGER) == 61 * SECOND
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        stage(),
+        stage(None),
+        stage(window(60, kind="session")),
+        stage(window(16 * 60)),  # longer than anyone would wait for
+        stage(window(1), time="trades.received"),  # not the time that max_ahead binds to the record's
+        stage(window(1), operators=(operator(window(1)), operator(None, "deduplication"))),
+    ],
+    ids=["no state", "no window", "session", "long", "another time", "deduplication"],
+)
+def test_what_cannot_be_filled_again(found: Fingerprint) -> None:
+    assert refill.reach_ms(found, LEDGER) is None
+
+
+def test_a_source_that_cannot_be_read_from_a_time_on_cannot_fill_a_stage() -> None:
+    assert refill.reach_ms(stage(window(1)), {}) is None
+
+
+def test_results_that_end_with_their_window_are_whole_from_the_watermark_on() -> None:
+    found = refill.plan(AT, MINUTE, stands_at_end=True)
+    assert (found.since_ms, found.whole_after_ms) == (AT - MINUTE, AT)
+
+
+def test_results_that_may_stand_at_their_window_s_begin_are_written_again_for_one_window() -> None:
+    found = refill.plan(AT, MINUTE, stands_at_end=False)
+    assert (found.since_ms, found.whole_after_ms) == (AT - 2 * MINUTE, AT - MINUTE)
+
+
+def test_another_window_or_early_results_are_filled_again_and_need_no_yes() -> None:
+    for old, new in (
+        (stage(window(60, 1)), stage(window(30, 1))),
+        (stage(window(60, 1)), stage(window(60, 1), output="update")),
+    ):
+        found = continued("s", old, new, LEDGER)
+        assert (found.outcome, found.lost) == ("refilled", False)
+        assert continued("s", old, new).lost  # without a ledger, what was open at the switch is lost
+
+
+def test_an_incompatible_change_beside_it_stays_incompatible() -> None:
+    other = stage(window(30, 1), provider="hdfs")
+    assert continued("s", stage(window(60, 1)), other, LEDGER).outcome == "incompatible"
+
+
+def test_early_results_off_keep_their_state() -> None:
+    assert continued("s", stage(window(1), output="update"), stage(window(1)), LEDGER).outcome == "kept"
+
+
+class Topic:
+    """A record each second since ``AT``, of which the first are gone."""
+
+    def __init__(self, kept_from: int = 0) -> None:
+        self.kept_from = kept_from
+
+    def beginning_offsets(self, topic: str) -> dict[str, int]:
+        return {"0": self.kept_from}
+
+    def offsets_at(self, topic: str, time_ms: int) -> dict[str, int]:
+        return {"0": max(self.kept_from, (time_ms - AT) // SECOND)}
+
+
+DEFINITION = """
+job: trades
+version: v2
+code: trades.py
+sources: {trades: {kafka: {topic: trades}, schema: "price bigint, time bigint", event_time: time, max_ahead: 5 seconds}}
+stages:
+  avg:
+    output: append
+    sinks: [{influxdb: {measurement: avg}}]
+    recount: {source: trades, aggregate: average, column: price, window: 30 seconds, slide: 1 second}
+"""
+
+
+def begin(topic: Topic, started: int = 0, watermark_ms: int | None = AT + 100 * SECOND) -> StageStart:
+    plans = {"avg": stage(window(30, 1)).model_dump(mode="json", exclude_defaults=True)}
+    version: Any = SimpleNamespace(definition=parse(DEFINITION), fingerprints=plans)
+    own = StageStart(since_deployment=1, offsets={"trades": {"0": started}} if started else {})
+    stood = {"avg": Stood({"trades": {"0": 102}}, watermark_ms, own)}
+    return refilling.starts(topic, version, {"avg"}, stood, {"trades": "trades"}, 2)["avg"]  # type: ignore[arg-type]
+
+
+def test_a_stage_begins_one_window_before_the_watermark_and_as_much_as_events_may_be_ahead() -> None:
+    found = begin(Topic())
+    assert found == StageStart(since_deployment=2, offsets={"trades": {"0": 65}}, whole_after_ms=AT + 100 * SECOND)
+
+
+def test_it_does_not_begin_before_its_own_first_event() -> None:
+    assert begin(Topic(), started=80).offsets == {"trades": {"0": 80}}
+
+
+def test_before_anything_was_finished_it_begins_where_it_began() -> None:
+    found = begin(Topic(), started=80, watermark_ms=None)
+    assert (found.offsets, found.whole_after_ms) == ({"trades": {"0": 80}}, None)
+
+
+def test_a_topic_that_no_longer_holds_the_window_is_refused_and_nothing_is_stopped() -> None:
+    assert begin(Topic(kept_from=60)).offsets == {"trades": {"0": 65}}
+    with pytest.raises(RefusedError, match=r"Stage avg .* topic trades, which no longer holds"):
+        begin(Topic(kept_from=90))
+    assert begin(Topic(kept_from=90), started=90).offsets == {"trades": {"0": 90}}  # there never was more
