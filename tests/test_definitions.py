@@ -91,6 +91,12 @@ def test_a_wrong_value_is_named_with_its_place(right: str, wrong: str, says: str
         ("spark: {<<: {a: b}}\n", "merge keys"),
         ("spark: {spark.jars: /tmp/x.jar}\n", "spark: spark.jars is not allowed"),
         ("spark: {spark.driver.extraJavaOptions: -Dx}\n", "spark.driver.extraJavaOptions is not allowed"),
+        ("spark: {spark.sql.shuffle.partitions: 4}\n", "spark.sql.shuffle.partitions is not allowed"),
+        ("spark: {spark.sql.session.timeZone: Asia/Tokyo}\n", "spark.sql.session.timeZone is not allowed"),
+        (
+            "spark: {spark.sql.streaming.stateStore.rocksdb.formatVersion: 4}\n",
+            "spark.sql.streaming.stateStore.rocksdb.formatVersion is not allowed",
+        ),
         ("description: !!python/object/apply:os.system [ls]\n", "line 13"),
         ("description: [\n", "line 14"),
         ("a: b: c\n", "line 13"),

@@ -17,7 +17,7 @@ from streamops.model.errors import (
 )
 from streamops.model.owner import Owner
 from streamops.model.records import State
-from streamops.operations import receipts
+from streamops.operations import receipts, steps
 from streamops.operations.engine import list_operations
 from streamops.operations.follow import request as ask
 from streamops.store import jobs
@@ -269,3 +269,20 @@ def test_an_operation_that_was_taken_back_goes_no_further(rig: Rig) -> None:
     with pytest.raises(RefusedError):
         rig.engine().run_task(JOB, operation.id, "wait_healthy")
     assert rig.engine().undo(JOB, operation.id).startswith("Operation")
+
+
+def test_a_deployment_that_failed_while_it_was_made_does_not_block_the_next_one(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its record is there and the job record does not know of it: the next operation takes another number."""
+
+    def full(*_: object) -> None:
+        raise StreamOpsError("the store was full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(steps, "give", full)
+        with pytest.raises(StreamOpsError, match="the store was full"):
+            rig.run("deploy_job", version="v1")
+    rig.run("deploy_job", version="v1")
+    assert rig.record().deployment == 2
+    rig.commits_more(windows=1)

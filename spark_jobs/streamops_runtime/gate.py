@@ -21,7 +21,6 @@ from streamops.model.records import now
 from streamops_runtime.pace import Pace
 from streamops_runtime.sinks import Patience, Sink, epoch_ms
 
-RETRY_FOR_S = 240.0
 _MOST_KEPT = 500_000
 
 log = logging.getLogger("gate")
@@ -55,8 +54,6 @@ class Gate:
         *,
         mode: Mode = Mode.OPEN,
         time_column: str | None = None,
-        retry_for_s: float = RETRY_FOR_S,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.stage = stage
         self.mode = mode
@@ -69,8 +66,7 @@ class Gate:
         self._sinks = sinks
         self._stopping = stopping
         self._time_column = time_column
-        self._retry_for_s = retry_for_s
-        self._patience = Patience(stage, check, stopping, clock)
+        self._patience = Patience(stage, check, stopping)
         self._kept: list[tuple[int, Row]] = []
         self._promotion: tuple[datetime | None] | None = None
         self._lock = threading.Lock()
@@ -136,11 +132,9 @@ class Gate:
     def _write(self, rows: Sequence[Row], batch_id: int) -> None:
         for sink in self._sinks:
             try:
-                self._patience.write(sink, rows, batch_id, self._retry_for_s)
-            except UnreachableError as error:
-                if self._stopping.is_set():  # nothing is committed, so this is a boundary
-                    raise StopAtBoundary(self.stage) from error
-                raise
+                self._patience.write(sink, rows, batch_id)
+            except UnreachableError as error:  # a stop ends the waiting; nothing is committed, so this is a boundary
+                raise StopAtBoundary(self.stage) from error
         self.rows += len(rows)
         self.outputs += 1
         self.last_output = now()

@@ -29,13 +29,12 @@ from streamops.model.errors import LeaseLostError, StreamOpsError, UnreachableEr
 from streamops.model.records import Lease, ResultsPosition, now
 from streamops.store import documents, keys
 from streamops.store.object_store import ObjectStore
-from streamops_runtime.sinks import Patience, Sink
+from streamops_runtime.sinks import ROWS, Patience, Sink
 
 FLUSH_S = 0.05
 SAVE_S = 1.0
 TRIM_S = 30.0
 QUIET_S = 0.2  # without a result, the clock decides which windows are over
-ROWS = 5000  # of one write, before which the lease is checked
 MOST_HELD = 200_000  # points that wait to be written
 _TAKEN = 2000  # results at once
 _TOPIC = {"retention.ms": "-1", "cleanup.policy": "delete", "segment.bytes": str(64 << 20)}
@@ -276,7 +275,7 @@ class Results:
             points.add(message.key() or b"", offset, value)
 
     def _write(self, values: list[bytes]) -> None:
-        for first in range(0, len(values), ROWS):
+        for first in range(0, len(values), ROWS):  # so many are taken apart at once
             rows = [_row(value) for value in values[first : first + ROWS]]
             for sink in self._sinks:
                 self._patience.write(sink, rows, 0)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import math
 import threading
-import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -17,12 +15,13 @@ from pyspark.sql.types import StructType
 from streamops.clients.influx import Points, line
 from streamops.model.definitions import Definition, InfluxSink, LogSink
 from streamops.model.errors import DefinitionError, UnreachableError
+from streamops.model.records import now
 from streamops.settings import Settings
 from streamops_runtime.secrets import influx_settings
 from streamops_runtime.shipping import flush_all
 
 WRITE_TIMEOUT_S = 10.0
-_CHUNK = 5000
+ROWS = 5000  # of one request
 _PAUSE_S, _LONGEST_PAUSE_S = 0.25, 5.0
 _EPOCH = datetime(1970, 1, 1)
 _MILLISECOND = timedelta(milliseconds=1)
@@ -39,45 +38,46 @@ class Sink(Protocol):
 
 
 class Patience:
-    """Writes to a sink until it has taken the rows, and says meanwhile what it waits for.
+    """Writes to a sink until it has taken the rows, however long that takes, and says meanwhile what it waits for.
 
     Args:
         name: of the stage, for the log.
         check: raises LeaseLostError when this driver may not write any more.
         end: set when waiting shall end.
-        clock: seconds that only grow.
     """
 
-    def __init__(
-        self, name: str, check: Callable[[], None], end: threading.Event, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, name: str, check: Callable[[], None], end: threading.Event) -> None:
         self.waiting_for = ""
-        self._name, self._check, self._end, self._clock = name, check, end, clock
+        self._name, self._check, self._end = name, check, end
 
-    def write(self, sink: Sink, rows: Sequence[Row], batch_id: int, within_s: float = math.inf) -> None:
-        """Write the rows.
+    def write(self, sink: Sink, rows: Sequence[Row], batch_id: int) -> None:
+        """Write the rows, some thousands with one request.
 
         Raises:
-            UnreachableError: the sink is away, and the time or the waiting is over.
+            UnreachableError: the sink is away, and the waiting was ended.
             LeaseLostError, StreamOpsError: as ``check`` and the sink say.
         """
-        deadline, pause = self._clock() + within_s, _PAUSE_S
-        while True:
-            try:
-                self._check()  # before every try: while a server was away, the lease may have moved on
-                sink.write(rows, batch_id)
-                break
-            except UnreachableError as error:
-                if self._end.is_set() or self._clock() > deadline:
-                    raise
-                if not self.waiting_for:
-                    log.warning("%s waits: %s", self._name, error)
-                self.waiting_for = str(error)
-                self._end.wait(pause)
-                pause = min(2 * pause, _LONGEST_PAUSE_S)
+        for first in range(0, len(rows), ROWS):
+            self._write(sink, rows[first : first + ROWS], batch_id)
         if self.waiting_for:
             log.info("%s has written after waiting", self._name)
             self.waiting_for = ""
+
+    def _write(self, sink: Sink, rows: Sequence[Row], batch_id: int) -> None:
+        pause = _PAUSE_S
+        while True:
+            try:
+                self._check()  # before every request: the lease may have moved on meanwhile
+                sink.write(rows, batch_id)
+                return
+            except UnreachableError as error:
+                if self._end.is_set():
+                    raise
+                if not self.waiting_for:
+                    log.warning("%s waits: %s", self._name, error)
+                    self.waiting_for = f"{error} It waits since {now():%Y-%m-%d %H:%M:%S} UTC and goes on by itself."
+                self._end.wait(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE_S)
 
 
 class InfluxWriter:
@@ -89,8 +89,7 @@ class InfluxWriter:
 
     def write(self, rows: Sequence[Row], batch_id: int) -> None:
         """Write the rows; those without a value have no point."""
-        for first in range(0, len(rows), _CHUNK):
-            self._points.write_lines([text for row in rows[first : first + _CHUNK] if (text := point(self._sink, row))])
+        self._points.write_lines([text for row in rows if (text := point(self._sink, row))])
 
 
 class LogWriter:

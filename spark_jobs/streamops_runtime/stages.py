@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -47,9 +48,16 @@ class RunningStage:
     query: StreamingQuery | None = None
     held: bool = False  # not started yet, on purpose
     restarts: int = 0  # since its last commit
+    commits: int = 0  # in this driver, when it failed last
     failures: int = 0  # in all
     restart_at: float = 0.0
     started_from: Offsets = field(default_factory=dict)
+
+    def failed(self, commits: int) -> None:
+        """Count a failure, after so many commits in this driver."""
+        self.restarts += 1
+        self.failures += 1
+        self.commits = commits
 
     @property
     def ended(self) -> bool:
@@ -59,6 +67,13 @@ class RunningStage:
         if self.phase is Phase.SETTLING:
             return self.gate.failure is not None
         return self.query is None or not self.query.isActive
+
+
+def forgive(stages: Iterable[RunningStage], commits: Mapping[str, int]) -> None:
+    """Forget the failures of each stage that has committed since; another stage's commits do not count for it."""
+    for stage in stages:
+        if commits[stage.name] > stage.commits:
+            stage.restarts = 0
 
 
 def build(

@@ -331,17 +331,15 @@ class Work:
                 return RELAUNCH
             commits = sum(item.status.commits for item in self.progress.values())
             if commits > commits_before:
-                for stage in self.stages:
-                    if self.progress[stage.name].status.commits:
-                        stage.restarts = 0 if not stage.ended else stage.restarts
+                stages.forgive(self.stages, {name: item.status.commits for name, item in self.progress.items()})
                 if not commits_before:
                     driver.mark("first_commit")
                 commits_before = commits
-            if (commits and not cleared) or moment - renewed > RENEW_S:
-                held = driver.patiently(
-                    lambda held=held, done=bool(commits): leases.renew(self.store, held, committed=done)
-                )
-                self.lease, renewed, cleared = held.value, moment, cleared or bool(commits)
+            # One stage that never commits is enough: the driver would be started again for it without end.
+            works = all(item.status.commits or item.status.quiet for item in self.progress.values())
+            if (works and not cleared) or moment - renewed > RENEW_S:
+                held = driver.patiently(lambda held=held, done=works: leases.renew(self.store, held, committed=done))
+                self.lease, renewed, cleared = held.value, moment, cleared or works
             if moment - told > STATUS_S:
                 self._tell(driver)
                 told = moment
@@ -422,8 +420,7 @@ class Work:
                 if permanent(failure, text):
                     self._end_others()
                     return driver.fail(UnhealthyError(f"Stage {stage.name} cannot continue: {_first(failure, text)}"))
-                stage.restarts += 1
-                stage.failures += 1
+                stage.failed(self.progress[stage.name].status.commits)
                 if stage.restarts > MOST_RESTARTS:
                     self._end_others()
                     self._tell(driver, State.RECOVERING, f"stage {stage.name} failed {stage.restarts} times")

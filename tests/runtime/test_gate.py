@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Sequence
 from datetime import datetime
@@ -10,8 +11,8 @@ import pytest
 from pyspark.sql import Row
 
 from streamops.model.errors import LeaseLostError, StreamOpsError, UnreachableError
-from streamops_runtime.gate import RETRY_FOR_S, Gate, Mode, StopAtBoundary
-from streamops_runtime.sinks import Sink
+from streamops_runtime.gate import Gate, Mode, StopAtBoundary
+from streamops_runtime.sinks import ROWS, Sink
 
 
 class Paper:
@@ -101,21 +102,44 @@ class Outage(threading.Event):
             raise UnreachableError("the sink is away")
 
 
-def test_a_sink_is_waited_for_as_long_as_the_gate_may_and_asked_often_enough() -> None:
-    outage = Outage(RETRY_FOR_S - 1)
-    opened = gate(outage, stopping=outage, clock=lambda: outage.passed)
+DAY_S = 24 * 3600
+
+
+def test_a_sink_is_waited_for_however_long_it_is_away_and_asked_often_enough() -> None:
+    outage = Outage(3 * DAY_S)
+    opened = gate(outage, stopping=outage)
     opened.take([row(1)], 7)
     assert (opened.rows, opened.waiting_for) == (1, "")
     assert outage.longest <= 5  # seconds without a look, so that a batch is written soon after the sink is back
 
 
-def test_a_sink_that_stays_away_fails_the_batch_after_its_time() -> None:
-    outage = Outage(10 * RETRY_FOR_S)
-    opened = gate(outage, stopping=outage, clock=lambda: outage.passed)
-    with pytest.raises(UnreachableError):
-        opened.take([row(1)], 7)
-    assert RETRY_FOR_S < outage.passed < RETRY_FOR_S + 6
-    assert opened.rows == 0
+def test_while_a_sink_is_away_the_gate_says_what_it_waits_for_and_since_when() -> None:
+    said = []
+
+    class Watched(Outage):
+        def wait(self, timeout: float | None = None) -> bool:
+            said.append(opened.waiting_for)
+            return super().wait(timeout)
+
+    outage = Watched(DAY_S)
+    opened = gate(outage, stopping=outage)
+    opened.take([row(1)], 7)
+    assert len(set(said)) == 1
+    assert re.fullmatch(r"the sink is away It waits since \d{4}-\S+ \S+ UTC and goes on by itself\.", said[0])
+
+
+def test_the_lease_is_checked_before_each_request_of_a_large_batch() -> None:
+    sink, checks = Paper(), []
+
+    def check() -> None:
+        checks.append(sink.tries)
+        if len(checks) == 3:
+            lost()
+
+    with pytest.raises(LeaseLostError):
+        gate(sink, check=check).take([row(1)] * (3 * ROWS), 7)
+    assert checks == [0, 1, 2]
+    assert len(sink.written[7]) == 2 * ROWS  # nothing more, once the lease was lost
 
 
 def test_what_a_sink_refuses_is_not_tried_again() -> None:

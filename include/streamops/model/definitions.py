@@ -24,17 +24,22 @@ MAX_BYTES = 256 * 1024
 MIN_SNAPSHOT_MS = 300_000  # between two scheduled snapshots: how often anybody looks whether one is due
 
 # Spark settings that a definition may carry: tuning only. Nothing here can load code, name a file, or open a port.
+# For tuning only. What changes the meaning of state or results (zone, format of the state, whether the last windows are
+# written) is the runtime's, and how many partitions state has is said once, by ``resources.state_partitions``.
+_ROCKSDB = (
+    "blockSizeKB", "blockCacheSizeMB", "writeBufferSizeMB", "maxWriteBufferNumber", "maxOpenFiles",
+    "boundedMemoryUsage", "maxMemoryUsageMB", "compactOnCommit", "trackTotalNumberOfRows", "lockAcquireTimeoutMs",
+)  # fmt: skip
 ALLOWED_SPARK_CONF = re.compile(
-    r"spark\.sql\.(shuffle\.partitions|adaptive\.enabled|session\.timeZone)"
-    r"|spark\.sql\.streaming\.(minBatchesToRetain|noDataMicroBatches\.enabled)"
-    r"|spark\.sql\.streaming\.stateStore\.rocksdb\.[A-Za-z]+"
+    r"spark\.sql\.streaming\.minBatchesToRetain"
+    rf"|spark\.sql\.streaming\.stateStore\.rocksdb\.({'|'.join(_ROCKSDB)})"
     r"|spark\.(locality\.wait|task\.maxFailures|memory\.fraction|memory\.storageFraction)"
     r"|spark\.executor\.(cores|memoryOverhead)"
 )
 ALLOWED_SPARK_CONF_TEXT = (
-    "spark.sql.shuffle.partitions, .adaptive.enabled and .session.timeZone; spark.sql.streaming.minBatchesToRetain, "
-    ".noDataMicroBatches.enabled and .stateStore.rocksdb.*; spark.locality.wait, spark.task.maxFailures, "
-    "spark.memory.fraction, spark.memory.storageFraction, spark.executor.cores and .memoryOverhead"
+    f"spark.sql.streaming.minBatchesToRetain; of spark.sql.streaming.stateStore.rocksdb {', '.join(_ROCKSDB)}; "
+    "spark.locality.wait, spark.task.maxFailures, spark.memory.fraction, spark.memory.storageFraction, "
+    "spark.executor.cores and .memoryOverhead"
 )
 
 

@@ -79,7 +79,7 @@ class Engine:
             owner=owner,
             created=moment,
             updated=moment,
-            before=None if request.job == CLUSTER else jobs.record(self.store, request.job),
+            before=None if request.job == CLUSTER else jobs.as_found(self.store, request.job),
         )
         try:
             documents.write(self.store, keys.operation(request.job, operation_id), operation, new=True)
@@ -94,7 +94,7 @@ class Engine:
         Raises:
             StreamOpsError: why the request would be refused.
         """
-        moment, before = now(), jobs.record(self.store, request.job)
+        moment, before = now(), jobs.as_found(self.store, request.job)
         operation = Operation(id="preview", request=request, owner=owner, created=moment, updated=moment, before=before)
         return runbooks.of(request).steps[0].act(self._context(operation)).recorded()
 

@@ -37,6 +37,19 @@ def change(store: ObjectStore, job: str, update: Mapping[str, object]) -> JobRec
     return documents.update(store, keys.record(job), JobRecord, changed).value
 
 
+def as_found(store: ObjectStore, job: str) -> JobRecord | None:
+    """The job record as an operation finds it, with the number of every deployment that was ever begun taken.
+
+    One that failed before the record named it leaves its number behind, and its objects with it.
+    """
+    found = record(store, job)
+    begun = [info.key.removeprefix(keys.deployments(job)) for info in store.list(keys.deployments(job))]
+    last = max((int(name.removesuffix(".json")) for name in begun), default=0)
+    if last <= (found.last_deployment if found else 0):
+        return found
+    return (found or JobRecord(job=job)).model_copy(update={"last_deployment": last})
+
+
 def deployment(store: ObjectStore, job: str, number: int) -> Deployment:
     """A deployment record. Raises NotFoundError."""
     found = documents.read(store, keys.deployment(job, number), Deployment)

@@ -13,7 +13,7 @@ from streamops.store import documents, jobs, keys
 from streamops.store.documents import Versioned
 from streamops.store.object_store import ObjectStore
 
-MOST_FRUITLESS = 3  # relaunches in a row that committed nothing; the next one gives up
+MOST_FRUITLESS = 3  # relaunches in a row in which a stage committed nothing; the next one gives up
 
 
 def grant(store: ObjectStore, job: str, launch: str, deployment: int) -> Versioned[Lease]:
@@ -77,7 +77,7 @@ def _taken(old: Lease | None, record: JobRecord, launch: str, holder: str) -> Le
     fruitless = old.fruitless + 1 if old.launch == launch else 0
     if fruitless > MOST_FRUITLESS:
         raise UnhealthyError(
-            f"Launch {launch} of {record.job} was started {fruitless} times without a new commit; "
+            f"Launch {launch} of {record.job} was started {fruitless} times without a new commit of each stage; "
             "read the driver's log, correct the cause, then start the job again."
         )
     return fresh.model_copy(update={"epoch": old.epoch + 1, "fruitless": fruitless})
