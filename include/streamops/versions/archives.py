@@ -5,14 +5,15 @@ from __future__ import annotations
 import hashlib
 import io
 import zipfile
-from collections.abc import Iterator, Mapping
+import zlib
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from importlib import metadata
 from pathlib import Path, PurePosixPath
 
 from packaging.requirements import Requirement
 
-from streamops.model.errors import NotFoundError
+from streamops.model.errors import DamagedError, NotFoundError
 from streamops.spark.local_spark import PACKAGES, runtime_package
 
 # What the runner imports, with everything these need in turn. Spark and Python itself are on every node.
@@ -20,6 +21,10 @@ RUNTIME_REQUIRES = ("boto3", "pydantic", "pyyaml", "influxdb-client")
 _UNUSED = ("botocore/data/", "boto3/data/", "boto3/examples/", "setuptools/", "pkg_resources/", "_distutils_hack/")
 _USED_DATA = ("botocore/data/s3/", "botocore/data/sts/", "boto3/data/s3/")
 _EPOCH = (1980, 1, 1, 0, 0, 0)
+MOST_FILES = 100_000  # of an archive, and MOST_BYTES of them together
+MOST_BYTES = 2 << 30
+MOST_RATIO = 200  # of a file's size to what it takes in the archive, above SMALL bytes; deflate reaches 1,032
+SMALL = 1 << 20
 
 
 def sha256(body: bytes) -> str:
@@ -41,9 +46,46 @@ def pack(files: Mapping[str, bytes]) -> bytes:
 
 
 def unpack(body: bytes) -> dict[str, bytes]:
-    """The files of an archive by name."""
-    with zipfile.ZipFile(io.BytesIO(body)) as archive:
-        return {name: archive.read(name) for name in archive.namelist() if not name.endswith("/")}
+    """The files of an archive by name.
+
+    Raises:
+        DamagedError: it is no archive, a file would lie outside a directory that it is written to, or there is more in
+            it than a version of a job can need.
+    """
+    try:
+        with zipfile.ZipFile(io.BytesIO(body)) as archive:
+            entries = [entry for entry in archive.infolist() if not entry.is_dir()]
+            _check(entries)
+            return {entry.filename: archive.read(entry) for entry in entries}
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
+        raise DamagedError(f"This is not a whole archive ({error}); publish it again.") from error
+
+
+def extract(body: bytes, directory: Path, inner: Callable[[str], str | None] = lambda name: name) -> None:
+    """Write the files of an archive below a directory. Raises DamagedError as ``unpack``.
+
+    Args:
+        inner: the name that a file gets there, which must not lead out of it; None leaves the file out.
+    """
+    for name, content in unpack(body).items():
+        if path := inner(name):
+            target = directory / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(content)
+
+
+def _check(entries: list[zipfile.ZipInfo]) -> None:
+    names = {entry.filename for entry in entries}
+    if len(names) != len(entries) or len(entries) > MOST_FILES:
+        raise DamagedError(f"The archive holds {len(entries):,} files, some twice or more than {MOST_FILES:,} in all.")
+    for entry in entries:
+        parts = entry.filename.split("/")
+        if not parts[0] or {"", ".", ".."} & set(parts) or "\\" in entry.filename or ":" in parts[0]:
+            raise DamagedError(f"The archive holds {entry.filename!r}, which would lie outside its directory.")
+        if entry.file_size > SMALL and entry.file_size > MOST_RATIO * entry.compress_size:
+            raise DamagedError(f"{entry.filename!r} in the archive is {entry.file_size:,} bytes of next to nothing.")
+    if (size := sum(entry.file_size for entry in entries)) > MOST_BYTES:
+        raise DamagedError(f"The archive unpacks to {size:,} bytes; the limit is {MOST_BYTES:,}.")
 
 
 def tree(directory: Path, prefix: str = "", suffix: str = "") -> dict[str, bytes]:

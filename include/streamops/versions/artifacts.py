@@ -268,16 +268,17 @@ def plans_with(store: ObjectStore, manifest: ArtifactManifest, library: LibraryU
     """The fingerprints of a published version with another version of its library. Raises DefinitionError."""
     body = store.get(keys.artifact(manifest.job, manifest.version)).body
     with tempfile.TemporaryDirectory() as temporary, libraries.unpacked(store, library) as place:
-        for name, content in archives.unpack(body).items():
-            kind, _, path = name.partition("/")
-            if kind in ("code", "deps"):
-                target = Path(temporary, path)
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_bytes(content)
+        archives.extract(body, Path(temporary), _importable)
         definition = Path(temporary, f"{manifest.version}.yaml")
         definition.write_text(manifest.definition.canonical(), encoding="utf-8")
         found = plans(Path(temporary), manifest.version, place)
     return fingerprints_of.read(found, manifest.definition.stages)
+
+
+def _importable(name: str) -> str | None:
+    """Where a file of an artifact lies for those that import it; None for one that nobody imports."""
+    kind, _, path = name.partition("/")
+    return path if kind in ("code", "deps") else None
 
 
 def plans(directory: Path, version: str, library: Path | None = None, *, gives_way: bool = False) -> dict[str, Any]:

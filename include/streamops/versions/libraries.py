@@ -206,10 +206,7 @@ def unpacked(store: ObjectStore, use: LibraryUse) -> Iterator[Path]:
     if archives.sha256(body) != use.sha256:
         raise PublishedError(f"The archive of library {use.label} was altered; publish it under a new version.")
     with tempfile.TemporaryDirectory() as temporary:
-        for name, content in archives.unpack(body).items():
-            target = Path(temporary, name)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(content)
+        archives.extract(body, Path(temporary))
         yield Path(temporary)
 
 
