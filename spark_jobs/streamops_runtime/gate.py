@@ -72,6 +72,11 @@ class Gate:
         self._lock = threading.Lock()
 
     @property
+    def refused(self) -> int:
+        """Rows that the sinks put aside."""
+        return sum(sink.refused for sink in self._sinks)
+
+    @property
     def waiting_for(self) -> str:
         """What a write waits for; empty while none does."""
         return self._patience.waiting_for

@@ -160,6 +160,11 @@ class Results:
         self._consumer: confluent_kafka.Consumer | None = None
 
     @property
+    def refused(self) -> int:
+        """Rows that the sinks put aside."""
+        return sum(sink.refused for sink in self._sinks)
+
+    @property
     def waiting_for(self) -> str:
         """What a write waits for; empty while none does."""
         return self._patience.waiting_for

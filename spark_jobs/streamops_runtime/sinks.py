@@ -7,21 +7,25 @@ import threading
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, NamedTuple, Protocol
 
 from pyspark.sql import Row
 from pyspark.sql.types import StructType
 
-from streamops.clients.influx import Points, line
+from streamops.clients.influx import Points, line, obstacle
 from streamops.model.definitions import Definition, InfluxSink, LogSink
-from streamops.model.errors import DefinitionError, UnreachableError
-from streamops.model.records import now
+from streamops.model.errors import DataRefusedError, DefinitionError, UnreachableError
+from streamops.model.records import RefusedPoint, now
 from streamops.settings import Settings
+from streamops.store import quarantine
+from streamops.store.object_store import ObjectStore
 from streamops_runtime.secrets import influx_settings
 from streamops_runtime.shipping import flush_all
 
 WRITE_TIMEOUT_S = 10.0
 ROWS = 5000  # of one request
+MOST_REFUSED = 500  # of those; where there are more, it is not the rows that are wrong
 _PAUSE_S, _LONGEST_PAUSE_S = 0.25, 5.0
 _EPOCH = datetime(1970, 1, 1)
 _MILLISECOND = timedelta(milliseconds=1)
@@ -31,6 +35,8 @@ log = logging.getLogger("sinks")
 
 class Sink(Protocol):
     """Takes the rows of one batch; raises UnreachableError when a retry may help."""
+
+    refused: int  # rows that were put aside
 
     def write(self, rows: Sequence[Row], batch_id: int) -> None:
         """Write all rows."""
@@ -81,21 +87,67 @@ class Patience:
 
 
 class InfluxWriter:
-    """Points identified by measurement, tags and time: a replayed batch overwrites itself."""
+    """Points identified by measurement, tags and time: a replayed batch overwrites itself.
 
-    def __init__(self, sink: InfluxSink, points: Points) -> None:
-        self._sink = sink
-        self._points = points
+    A point that InfluxDB does not take is put aside, and the others are written: one bad row does not stop a job.
+
+    Args:
+        aside: keeps refused points. Raises UnreachableError.
+    """
+
+    def __init__(self, sink: InfluxSink, points: Points, aside: Callable[[Sequence[RefusedPoint]], None]) -> None:
+        self.refused = 0
+        self._sink, self._points, self._aside = sink, points, aside
 
     def write(self, rows: Sequence[Row], batch_id: int) -> None:
-        """Write the rows; those without a value have no point."""
-        self._points.write_lines([text for row in rows if (text := point(self._sink, row))])
+        """Write the rows; those without a value have no point.
+
+        Raises:
+            DataRefusedError: so many are refused that the sink does not fit the stage.
+        """
+        lines: list[tuple[str, Row]] = []
+        refused: list[RefusedPoint] = []
+        for row in rows:
+            parts = _parts(self._sink, row)
+            if parts is None:
+                continue
+            if reason := obstacle(parts.tags, parts.fields):
+                refused.append(quarantine.point(self._sink.measurement, *parts, reason))
+            elif text := line(self._sink.measurement, *parts):
+                lines.append((text, row))
+        self._send(lines, refused)
+        if refused:
+            log.warning(
+                "%s: %s points are put aside, the first because %s",
+                self._sink.measurement,
+                len(refused),
+                refused[0].reason,
+            )
+            self._aside(refused)
+            self.refused += len(refused)
+
+    def _send(self, lines: Sequence[tuple[str, Row]], refused: list[RefusedPoint]) -> None:
+        """Write lines; halves of what is refused, until the lines are found that are."""
+        try:
+            self._points.write_lines([text for text, _ in lines])
+        except DataRefusedError as error:
+            if len(refused) >= MOST_REFUSED:
+                raise
+            if len(lines) == 1:
+                parts = _parts(self._sink, lines[0][1])
+                assert parts is not None
+                refused.append(quarantine.point(self._sink.measurement, *parts, str(error)))
+                return
+            middle = len(lines) // 2
+            self._send(lines[:middle], refused)
+            self._send(lines[middle:], refused)
 
 
 class LogWriter:
     """One line per row; after a crash a batch may be logged again."""
 
     def __init__(self, stage: str, sink: LogSink) -> None:
+        self.refused = 0
         self._log = logging.getLogger(f"sink.{stage}")
         self._format = sink.format
 
@@ -107,15 +159,23 @@ class LogWriter:
         flush_all()  # before the batch is committed: a line that only this node has could be lost with it
 
 
-def point(sink: InfluxSink, row: Row) -> str | None:
-    """A row as line protocol; None when it has no value or no time. Fields without a value are left out."""
+class _Parts(NamedTuple):
+    """What a row becomes in InfluxDB."""
+
+    tags: dict[str, str]
+    fields: dict[str, int | float | str]
+    time_ms: int
+
+
+def _parts(sink: InfluxSink, row: Row) -> _Parts | None:
+    """A row as a point; None when it has no value or no time. Fields without a value are left out."""
     values = {name: row[name] for name in sink.columns(row.__fields__) if row[name] is not None}
     moment = row[sink.time]
     if not values or moment is None:
         return None
     values = {name: float(value) if isinstance(value, Decimal) else value for name, value in values.items()}
     tags = {tag: "" if row[tag] is None else str(row[tag]) for tag in sink.tags}
-    return line(sink.measurement, tags, values, epoch_ms(moment))
+    return _Parts(tags, values, epoch_ms(moment))
 
 
 def epoch_ms(moment: datetime | date | int) -> int:
@@ -129,13 +189,18 @@ def epoch_ms(moment: datetime | date | int) -> int:
     return (moment - _EPOCH) // _MILLISECOND
 
 
-def open_sinks(settings: Settings, definition: Definition, stage: str) -> list[Sink]:
-    """The sinks of a stage."""
+def open_sinks(settings: Settings, definition: Definition, stage: str, store: ObjectStore) -> list[Sink]:
+    """The sinks of a stage.
+
+    Args:
+        store: keeps what InfluxDB refuses.
+    """
+    aside = partial(quarantine.put, store, definition.job, stage, definition.version)
     found: list[Sink] = []
     for sink in definition.stages[stage].sinks:
         if sink.influxdb:
             named = influx_settings(settings, sink.influxdb.secret)
-            found.append(InfluxWriter(sink.influxdb, Points(named, timeout_s=WRITE_TIMEOUT_S)))
+            found.append(InfluxWriter(sink.influxdb, Points(named, timeout_s=WRITE_TIMEOUT_S), aside))
         elif sink.log:
             found.append(LogWriter(stage, sink.log))
     return found

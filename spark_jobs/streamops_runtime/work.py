@@ -112,7 +112,7 @@ class Work:
 
     def _gate(self, name: str) -> Gate | Results:
         """The way from a stage to its sinks."""
-        sinks = open_sinks(self.settings, self.definition, name)
+        sinks = open_sinks(self.settings, self.definition, name, self.store)
         if self.definition.stages[name].mode == "realtime":
             servers = self.settings.kafka_bootstrap_servers
             return Results(self.launch.job, name, servers, self.store, sinks, self.check_lease, self._held)
@@ -212,7 +212,7 @@ class Work:
             known = driver.patiently(lambda key=key: documents.read(self.store, key, ResultsPosition))
             if known is None or isinstance(stage.gate, Results):
                 continue
-            sinks = open_sinks(self.settings, self.definition, stage.name)
+            sinks = open_sinks(self.settings, self.definition, stage.name, self.store)
             left = Results(job, stage.name, servers, self.store, sinks, self.check_lease, self._held)
             try:
                 driver.patiently(left.open)
@@ -393,6 +393,7 @@ class Work:
         """What Spark reports of a stage, and what only its driver knows."""
         own: dict[str, Any] = {"phase": stage.phase or "", "failures": stage.failures}
         own |= {"outputs": stage.gate.outputs, "last_output": stage.gate.last_output}
+        own |= {"refused_rows": stage.gate.refused}
         return self.progress[stage.name].status.model_copy(update=own)
 
     def _sum_up(self) -> None:

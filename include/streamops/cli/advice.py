@@ -162,10 +162,18 @@ def _remarks(status: DriverStatus) -> tuple[str, ...]:
         ("late_rows", "came too late and were dropped"),
         ("malformed_rows", "could not be read and were rejected"),
         ("ahead_rows", "had a time too far in the future and were rejected"),
+        (
+            "refused_rows",
+            f"were refused by a sink and put aside; see 'streamops quarantine list {status.job}'. They came",
+        ),
     ):
         worst = max(status.stages.items(), key=lambda item: getattr(item[1], counter))
         if count := getattr(worst[1], counter):
             found.append(f"{count:,} rows of {worst[0]} {text} since the driver started.")
+    if refused := sum(stage.refused_rows for stage in status.stages.values()):
+        found.append(
+            f"{refused:,} points were refused by a sink and put aside: 'streamops quarantine list {status.job}'."
+        )
     return tuple(found)
 
 

@@ -18,6 +18,7 @@ from streamops.cli import (
     logs,
     operations,
     prove,
+    quarantine,
     receipts,
     snapshots,
     stack,
@@ -82,6 +83,7 @@ app.add_typer(snapshots.app, name="snapshots")
 app.add_typer(operations.app, name="operations")
 app.add_typer(receipts.app, name="receipts")
 app.add_typer(libraries.app, name="libraries")
+app.add_typer(quarantine.app, name="quarantine")
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(stack.app, name="stack")
 

@@ -16,12 +16,15 @@ from influxdb_client.client.write_api import SYNCHRONOUS
 from influxdb_client.domain.write_precision import WritePrecision
 from influxdb_client.rest import ApiException
 
-from streamops.model.errors import StreamOpsError, UnreachableError
+from streamops.model.errors import DataRefusedError, StreamOpsError, UnreachableError
 from streamops.settings import Settings
 
 Value = int | float
 Point = tuple[int, tuple[str, ...], Value]  # time in epoch ms, tag values, value
 
+_WRITE = "a write"
+_ABOUT_DATA = (400, 422)  # cannot be read; another type than the field has, or outside the retention
+LONGEST_TAG = 64 * 1024 - 1  # bytes
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 
@@ -39,6 +42,26 @@ def line(measurement: str, tags: Mapping[str, str], fields: Mapping[str, Value |
     for field, value in fields.items():
         point.field(field, value)  # type: ignore[no-untyped-call]
     return str(point.to_line_protocol())  # type: ignore[no-untyped-call]
+
+
+def obstacle(tags: Mapping[str, str], fields: Mapping[str, Value | str]) -> str:
+    """Why a point cannot be written as line protocol; empty when it can.
+
+    A tag's value cannot end in a backslash there: it would escape what follows, and be read as part of another value.
+    A tab or a line break becomes a backslash and a letter in the client, and is not read back as it was.
+    https://docs.influxdata.com/influxdb/v2/reference/syntax/line-protocol/#special-characters
+    """
+    for key, text in tags.items():
+        if text.endswith("\\"):
+            return f"tag {key} ends in a backslash, which line protocol cannot express"
+        if set("\t\n\r") & set(text):
+            return f"tag {key} holds a tab or a line break, which would be written as another text"
+        if len(text.encode(errors="replace")) > LONGEST_TAG:
+            return f"tag {key} is longer than {LONGEST_TAG:,} bytes"
+    for field, value in fields.items():
+        if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+            return f"field {field} is an integer beyond 64 bits"
+    return ""
 
 
 class Points:
@@ -73,14 +96,18 @@ class Points:
             raise self._translated(error, "a ping") from error
 
     def write_lines(self, lines: bytes | Iterable[str]) -> None:
-        """Write line protocol with times in milliseconds; a point that is there already is overwritten."""
+        """Write line protocol with times in milliseconds; a point that is there already is overwritten.
+
+        Raises:
+            DataRefusedError: a line is not as InfluxDB takes it; which of the others were written is not known.
+        """
         body = lines if isinstance(lines, bytes) else "\n".join(lines).encode()
         if not body:
             return
         try:
             self._writer.write(self.bucket, self.org, body, write_precision="ms")  # type: ignore[arg-type]
         except (ApiException, urllib3.exceptions.HTTPError, OSError) as error:
-            raise self._translated(error, "a write") from error
+            raise self._translated(error, _WRITE) from error
 
     def read(
         self, measurement: str, start_ms: int, end_ms: int, tags: Sequence[str] = (), field: str = "value"
@@ -129,7 +156,8 @@ class Points:
         status = getattr(error, "status", None)
         if isinstance(error, ApiException) and status and 400 <= status < 500 and status not in (408, 429):
             message = str(getattr(error, "message", None) or error.reason or "")[:200]
-            return StreamOpsError(
+            kind = DataRefusedError if status in _ABOUT_DATA and what == _WRITE else StreamOpsError
+            return kind(
                 f"InfluxDB at {self.url} refused {what} on bucket {self.bucket} ({status} {message}); "
                 "check bucket, token and data."
             )

@@ -67,3 +67,7 @@ class LeaseLostError(StreamOpsError):
 
 class SignatureError(StreamOpsError):
     """There is no key to sign with, or the keys of the installation cannot be read."""
+
+
+class DataRefusedError(StreamOpsError):
+    """A server does not take what it was given, whoever asks and however often; something else it would take."""

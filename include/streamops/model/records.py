@@ -151,6 +151,7 @@ class StageStatus(Part):
     ahead_rows: int = 0
     source_faults: dict[str, int] = {}  # "source.fault" -> how often, of this driver process
     output_rows: int = 0
+    refused_rows: int = 0  # by a sink, and put aside; of this driver process
     outputs: int = 0  # batches that wrote rows
     last_output: datetime | None = None
     failures: int = 0  # of its query, by this driver process
@@ -159,6 +160,27 @@ class StageStatus(Part):
     state_partitions_on: dict[str, int] = {}  # executor host:port -> stateful tasks of the last batch, if known
     last_commit: datetime | None = None
     durations_ms: dict[str, int] = {}
+
+
+class RefusedPoint(Part):
+    """A point that InfluxDB would not take. ``id`` follows from what the point is, not from when it came."""
+
+    id: str
+    measurement: str
+    tags: dict[str, str]
+    fields: dict[str, float | int | str]
+    time_ms: int
+    reason: str
+
+
+class RefusedPoints(Stored):
+    """Points of a stage that were refused together."""
+
+    job: str
+    stage: str
+    version: str
+    at: datetime
+    points: tuple[RefusedPoint, ...]
 
 
 class DriverStatus(Stored):

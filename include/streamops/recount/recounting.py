@@ -18,13 +18,13 @@ from streamops.clients.influx import Points
 from streamops.clients.kafka import Block, Ledger
 from streamops.model.definitions import Definition, InfluxSink, Recount, Source
 from streamops.model.errors import CheckpointError, NotFoundError, RefusedError, UnreachableError
-from streamops.model.records import Deployment, JobRecord, Offsets, ResultsPosition
+from streamops.model.records import Deployment, JobRecord, Offsets, RefusedPoint, ResultsPosition
 from streamops.recount.events import EventReader, Events
 from streamops.recount.report import Comparison, Measured, Report, moment, verdict
 from streamops.recount.windows import Windows
 from streamops.settings import Settings
 from streamops.spark import checkpoints
-from streamops.store import documents, keys
+from streamops.store import documents, keys, quarantine
 from streamops.store.object_store import ObjectStore
 from streamops.store.waiting import until
 from streamops.versions import artifacts
@@ -174,6 +174,7 @@ def recount_job(
     with closing(Ledger(settings)) as ledger, closing(Points(settings, timeout_s=60)) as points:
         planner = _Planner(store, ledger, found.value, definition, since or {}, after or {})
         results: list[Measured] = []
+        aside = [item for _, item in quarantine.read(store, job)]
         offsets: dict[str, dict[str, tuple[int, int]]] = {}
         events = malformed = ahead = 0
         for source, plans in planner.plans(set(measurements or ())).items():
@@ -181,7 +182,7 @@ def recount_job(
             blocks = ledger.read_blocks(planner.topic(source), start, end)
             offsets[source] = {part: (start[part], end[part]) for part in end}
             reader, count, measured = recount_source(
-                definition.sources[source], plans, blocks, lambda plan: _comparison(points, plan)
+                definition.sources[source], plans, blocks, lambda plan: _comparison(points, plan, aside)
             )
             events, malformed, ahead = events + count, malformed + reader.malformed, ahead + reader.ahead
             results.extend(measured)
@@ -316,11 +317,18 @@ def span(
     )
 
 
-def _comparison(points: Points, plan: StagePlan) -> Comparison:
+def _comparison(points: Points, plan: StagePlan, aside: Iterable[RefusedPoint]) -> Comparison:
     sink = plan.sink
     tags = plan.spec.by if set(plan.spec.by) == set(sink.tags) else sink.tags
     return Comparison(
-        plan.stage, sink.measurement, lambda start, end: points.read(sink.measurement, start, end, tags, sink.field)
+        plan.stage,
+        sink.measurement,
+        lambda start, end: points.read(sink.measurement, start, end, tags, sink.field),
+        frozenset(
+            (item.time_ms, tuple(item.tags.get(tag, "") for tag in tags))
+            for item in aside
+            if item.measurement == sink.measurement
+        ),
     )
 
 

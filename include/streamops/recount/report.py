@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -28,6 +28,7 @@ class Measured(_Model):
     wrong: int = 0
     unexpected: int = 0
     partial: int = 0
+    refused: int = 0  # expected, refused by InfluxDB, and put aside: in the quarantine, not missing
     late: int = 0  # events that the job may have dropped as late; points with and without them are accepted
     beyond: int = 0  # events so late that their windows had been compared before
     first_window: datetime | None = None  # ends of the first and last window compared
@@ -66,7 +67,9 @@ def verdict(measurements: tuple[Measured, ...]) -> tuple[bool, str]:
     compared = sum(item.expected for item in measurements)
     if not compared:
         return False, "nothing was compared: no window of this job is closed yet"
-    return True, f"all {compared:,} points are as the ledger says"
+    refused = sum(item.refused for item in measurements)
+    aside = f"; {refused:,} were refused by InfluxDB and are in the quarantine" if refused else ""
+    return True, f"all {compared - refused:,} points are as the ledger says{aside}"
 
 
 def moment(time_ms: int) -> datetime:
@@ -81,6 +84,7 @@ class Comparison:
     stage: str
     measurement: str
     read: Read
+    put_aside: Collection[tuple[int, Tags]] = frozenset()
     from_ms: int = 0  # points before are not looked at
     chunk_ms: int = 60_000
     most: int = 200_000  # points kept before they are compared
@@ -89,6 +93,7 @@ class Comparison:
     _examples: dict[str, list[str]] = field(default_factory=dict)
     _compared: int = 0
     _partial: int = 0
+    _refused: int = 0
     _first_ms: int | None = None
     _last_ms: int | None = None
 
@@ -124,7 +129,9 @@ class Comparison:
                 )
         for key in [key for key in self._expected if key[0] < stop]:
             expected = self._expected.pop(key)
-            if expected.value is not None:
+            if expected.value is not None and key in self.put_aside:
+                self._refused += 1
+            elif expected.value is not None:
                 self._note("missing", *key, f"is missing and should be {expected.value}")
         self.from_ms = stop
 
@@ -136,6 +143,7 @@ class Comparison:
                 "measurement": self.measurement,
                 "expected": self._compared,
                 "partial": self._partial,
+                "refused": self._refused,
                 "first_window": None if self._first_ms is None else moment(self._first_ms),
                 "last_window": None if self._last_ms is None else moment(self._last_ms),
                 "examples": tuple(text for kind in self._examples.values() for text in kind),

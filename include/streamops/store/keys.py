@@ -161,6 +161,16 @@ def every_result(job: str) -> str:
     return f"jobs/{checked('job', job)}/results/"
 
 
+def quarantine(job: str) -> str:
+    """Prefix of the points that sinks refused."""
+    return f"{every_result(job)}quarantine/"
+
+
+def refused(job: str, stage: str, digest: str) -> str:
+    """Points of a stage that one write refused; ``digest`` is of them, so that the same ones stand there once."""
+    return f"{quarantine(job)}{checked('stage', stage)}/{digest}.json"
+
+
 def results_topic(job: str, stage: str) -> str:
     """The topic through which a real-time stage's results leave Spark."""
     return f"{results_topics(job)}{checked('stage', stage)}"
