@@ -105,7 +105,7 @@ class InfluxWriter:
         Raises:
             DataRefusedError: so many are refused that the sink does not fit the stage.
         """
-        lines: list[tuple[str, Row]] = []
+        lines: list[tuple[str, _Parts]] = []
         refused: list[RefusedPoint] = []
         for row in rows:
             parts = _parts(self._sink, row)
@@ -114,7 +114,7 @@ class InfluxWriter:
             if reason := obstacle(parts.tags, parts.fields):
                 refused.append(quarantine.point(self._sink.measurement, *parts, reason))
             elif text := line(self._sink.measurement, *parts):
-                lines.append((text, row))
+                lines.append((text, parts))
         self._send(lines, refused)
         if refused:
             log.warning(
@@ -126,7 +126,7 @@ class InfluxWriter:
             self._aside(refused)
             self.refused += len(refused)
 
-    def _send(self, lines: Sequence[tuple[str, Row]], refused: list[RefusedPoint]) -> None:
+    def _send(self, lines: Sequence[tuple[str, _Parts]], refused: list[RefusedPoint]) -> None:
         """Write lines; halves of what is refused, until the lines are found that are."""
         try:
             self._points.write_lines([text for text, _ in lines])
@@ -134,9 +134,7 @@ class InfluxWriter:
             if len(refused) >= MOST_REFUSED:
                 raise
             if len(lines) == 1:
-                parts = _parts(self._sink, lines[0][1])
-                assert parts is not None
-                refused.append(quarantine.point(self._sink.measurement, *parts, str(error)))
+                refused.append(quarantine.point(self._sink.measurement, *lines[0][1], str(error)))
                 return
             middle = len(lines) // 2
             self._send(lines[:middle], refused)

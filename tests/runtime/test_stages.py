@@ -11,9 +11,9 @@ NO_GATE: Any = None
 
 def test_a_stage_that_keeps_failing_is_not_forgiven_because_another_one_works() -> None:
     healthy, failing = RunningStage("healthy", NO_GATE), RunningStage("failing", NO_GATE)
-    for round in range(1, 7):
+    for turn in range(1, 7):
         failing.failed(commits=2)
-        forgive([healthy, failing], {"healthy": 10 * round, "failing": 2})
+        forgive([healthy, failing], {"healthy": 10 * turn, "failing": 2})
     assert (failing.restarts, failing.failures) == (6, 6)
 
 
