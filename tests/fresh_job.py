@@ -112,7 +112,8 @@ class FreshJob:
         name = f"trades-{uuid.uuid4().hex[:8]}"
         source, copy = REPOSITORY / "spark_jobs" / "trade_analyser", directory / name
         copy.mkdir(parents=True)
-        (copy / "trade_analyser.py").write_text((source / "trade_analyser.py").read_text())
+        for code in source.glob("*.py"):
+            (copy / code.name).write_text(code.read_text())
         store = ObjectStore(settings)
         with_ledger(settings, lambda ledger: ledger.ensure_topic(name))
         for version in versions:
@@ -171,10 +172,11 @@ class FreshJob:
         return fresh and status.state == State.RUNNING and status.version == version
 
     def read(self) -> int:
-        """The lowest committed offset of the stages."""
+        """The lowest committed offset of the stages that read trades."""
         status = self.status()
         stages = status.stages.values() if status else ()
-        return min((sum(sum(part.values()) for part in stage.offsets.values()) for stage in stages), default=0)
+        offsets = [stage.offsets["trades"] for stage in stages if "trades" in stage.offsets]
+        return min((sum(parts.values()) for parts in offsets), default=0)
 
     def caught_up(self, seconds: float = 180) -> None:
         """Wait until every stage has committed what is on the topic now."""

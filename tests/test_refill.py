@@ -13,7 +13,7 @@ from streamops.model.records import StageStart
 from streamops.operations import refilling
 from streamops.operations.refilling import Stood
 from streamops.versions import refill
-from streamops.versions.compatibility import continued
+from streamops.versions.compatibility import continued, verdicts
 from streamops.versions.fingerprints import Aggregate, Fingerprint, Key, Operator, Slot, Watermark, Window
 
 MINUTE, SECOND = 60_000, 1000
@@ -146,3 +146,71 @@ def test_a_topic_that_no_longer_holds_the_window_is_refused_and_nothing_is_stopp
     with pytest.raises(RefusedError, match=r"Stage avg .* topic trades, which no longer holds"):
         begin(Topic(kept_from=90))
     assert begin(Topic(kept_from=90), started=90).offsets == {"trades": {"0": 90}}  # there never was more
+
+
+READING = """
+job: trades
+version: v3
+code: trades.py
+sources:
+  trades: {kafka: {topic: trades}, schema: "price bigint, time bigint", event_time: time, max_ahead: 5 seconds}
+  panes: {stage: {name: second, add: [cents]}, schema: "cents bigint, time bigint", event_time: time}
+stages:
+  second:
+    mode: realtime
+    output: update
+    sinks: [{influxdb: {measurement: second}}]
+    recount: {source: trades, aggregate: average, column: price, window: 1 second}
+  minute:
+    mode: realtime
+    output: update
+    sinks: [{influxdb: {measurement: minute}}]
+    recount: {source: trades, aggregate: average, column: price, window: 30 seconds, slide: 1 second}
+"""
+PANES = {"sources": ("panes",), "reads": ("second",), "time": "panes.time - INTERVAL"}
+FEEDS = {"trades": "time", "panes": "time"}
+
+
+def test_a_stage_that_reads_another_is_filled_again_through_it() -> None:
+    """The minute was made of trades; now it needs the panes of a minute, which the other stage gives again."""
+    plans = {"second": stage(window(1)), "minute": stage(window(30, 1), **PANES)}
+    dumped = {name: found.model_dump(mode="json", exclude_defaults=True) for name, found in plans.items()}
+    version: Any = SimpleNamespace(definition=parse(READING), fingerprints=dumped)
+    own, offsets = StageStart(since_deployment=1), {"trades": {"0": 102}}
+    stood = {"second": Stood(offsets, AT + 101 * SECOND, own), "minute": Stood(offsets, AT + 100 * SECOND, own)}
+    topics = {"trades": "trades"}
+    found = refilling.starts(Topic(), version, {"second", "minute"}, stood, topics, 2)  # type: ignore[arg-type]
+    # Windows after 100 need panes after 70, and these events from 69 on, which may stand five seconds earlier.
+    assert found["second"] == StageStart(
+        since_deployment=2, offsets={"trades": {"0": 64}}, whole_after_ms=AT + 70 * SECOND
+    )
+    assert found["minute"] == StageStart(
+        since_deployment=2, offsets={"trades": {"0": 64}}, whole_after_ms=AT + 100 * SECOND
+    )
+
+
+def outcomes(old: dict[str, Fingerprint], new: dict[str, Fingerprint]) -> dict[str, str]:
+    return {item.stage: item.outcome for item in verdicts(old, new, ledger=FEEDS)}
+
+
+def test_stages_that_read_each_other_are_kept_or_filled_again_together() -> None:
+    second, minute, panes = stage(window(1)), stage(window(1), window(60, 1)), stage(window(60, 1), **PANES)
+    both = {"second": second, "minute": panes}
+    assert outcomes(both, both) == {"second": "kept", "minute": "kept"}
+    assert outcomes({"second": second, "minute": minute}, both) == {"second": "refilled", "minute": "refilled"}
+    assert outcomes(both, {"second": second, "minute": minute}) == {"second": "kept", "minute": "refilled"}
+    wider = {"second": stage(window(2)), "minute": panes}
+    assert outcomes(both, wider) == {"second": "refilled", "minute": "refilled"}
+    half = {"second": second, "minute": stage(window(30, 1), **PANES)}
+    assert outcomes(both, half) == {"second": "refilled", "minute": "refilled"}
+
+
+def test_a_reader_cannot_be_filled_again_beside_one_that_is_kept() -> None:
+    second, panes = stage(window(1)), stage(window(60, 1), **PANES)
+    old = {"second": second, "one": panes, "other": panes}
+    found = verdicts(old, {**old, "other": stage(window(30, 1), **PANES)}, ledger=FEEDS)
+    assert {item.stage: (item.outcome, item.lost) for item in found} == {
+        "second": ("kept", False),
+        "one": ("kept", False),
+        "other": ("starts empty", True),
+    }

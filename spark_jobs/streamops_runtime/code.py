@@ -7,6 +7,7 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,18 @@ class StageFunction:
         return result
 
 
+def reads(definition: Definition, function: StageFunction) -> list[str]:
+    """The stages whose results a stage reads."""
+    sources = (definition.sources[name].stage for name in function.sources)
+    return [source.name for source in sources if source]
+
+
+def in_order(definition: Definition, functions: Mapping[str, StageFunction]) -> dict[str, StageFunction]:
+    """The stages in such an order that one that is read by others stands before them."""
+    read = {stage: set(reads(definition, function)) for stage, function in functions.items()}
+    return {stage: functions[stage] for stage in TopologicalSorter(read).static_order()}
+
+
 def load(
     definition: Definition, directory: Path, params: Mapping[str, Param] | None = None
 ) -> dict[str, StageFunction]:
@@ -41,6 +54,9 @@ def load(
     Args:
         directory: where the code is.
         params: set at deploy, over those of the definition.
+
+    Returns:
+        By stage; one that is read by others stands before them.
 
     Raises:
         DefinitionError: the code cannot be imported, or a function does not fit; says which and what is there.
@@ -57,7 +73,10 @@ def load(
     if place != (directory / definition.code).resolve():
         raise DefinitionError(f"{definition.code} has the name of an installed module ({name}); rename the file.")
     values = {**definition.params, **(params or {})}
-    return {stage: _match(definition, module, stage, values) for stage in definition.stages}
+    try:
+        return in_order(definition, {stage: _match(definition, module, stage, values) for stage in definition.stages})
+    except CycleError as error:
+        raise DefinitionError(f"Stages read each other in a circle: {' reads '.join(error.args[1])}.") from None
 
 
 def _match(definition: Definition, module: Any, stage: str, values: Mapping[str, Param]) -> StageFunction:

@@ -19,7 +19,7 @@ from pyspark.sql.types import StructField, StructType, TimestampType
 
 from streamops.model.definitions import Definition
 from streamops.versions.fingerprints import Fingerprint, Operator, Variable
-from streamops_runtime.code import StageFunction
+from streamops_runtime.code import StageFunction, reads
 from streamops_runtime.plan_walk import Walk
 from streamops_runtime.session import STREAMING
 from streamops_runtime.sources import schema_of
@@ -46,6 +46,7 @@ def fingerprint(
         provider=STREAMING["spark.sql.streaming.stateStore.providerClass"].rsplit(".", 1)[1],
         partitions=definition.resources.state_partitions,
         sources=tuple(sorted(walk.sources)),
+        reads=tuple(sorted(reads(definition, function))),
         params=tuple(sorted(function.params)),
         watermarks=tuple(dict.fromkeys(walk.watermarks)),
         operators=tuple(_with_variables(walk.operators, processors)),

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from streamops.versions.fingerprints import Aggregate, Key, Operator, Slot, Watermark, Window
 from streamops_runtime.meanings import Meaning, bare, of_window, replaced, shared_window, short, window_of
@@ -257,6 +257,13 @@ def watermark_delay_ms(frame: DataFrame) -> int:
         if node.getClass().getSimpleName() == "EventTimeWatermark":
             found.append(int(node.getDelayMs(node.delay())))
     return max(found)
+
+
+def windows(spark: SparkSession, frame: DataFrame) -> list[Window]:
+    """The windows by which a stage aggregates."""
+    walk = Walk()
+    walk.visit(spark._jsparkSession.sessionState().optimizer().execute(frame._jdf.queryExecution().analyzed()))
+    return [operator.window for operator in walk.operators if operator.window]
 
 
 def items(sequence: Any) -> list[Any]:

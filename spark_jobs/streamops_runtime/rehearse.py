@@ -14,7 +14,7 @@ from datetime import datetime
 from pathlib import Path
 
 from pyspark.errors import PySparkException
-from pyspark.sql import Row, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from streamops.model.definitions import Definition, load
@@ -22,6 +22,7 @@ from streamops.model.errors import DefinitionError, NotFoundError, StreamOpsErro
 from streamops.versions.artifacts import definition_file
 from streamops_runtime import code
 from streamops_runtime.local import local_spark
+from streamops_runtime.results import milliseconds
 from streamops_runtime.sinks import check_columns
 from streamops_runtime.sources import accepted
 from streamops_runtime.validate import RECORD, check
@@ -38,19 +39,32 @@ def rehearse(spark: SparkSession, definition: Definition, directory: Path) -> di
     """
     check(spark, definition, directory)
     functions = code.load(definition, directory)
-    results = {}
+    results: dict[str, list[Row]] = {}
+    given: dict[str, tuple[str, DataFrame]] = {}
     for stage, function in functions.items():
         frames = {}
         for name in function.sources:
-            raw = spark.createDataFrame([], RECORD).union(_records(spark, samples(directory, name)))
+            read = definition.sources[name].stage
+            lines = _handed_on(definition, given[read.name]) if read else samples(directory, name)
+            raw = spark.createDataFrame([], RECORD).union(_records(spark, lines))
             frames[name] = accepted(name, definition.sources[name], raw, count=False)
-        result = function(frames)
+        given[stage] = (stage, result := function(frames))
         check_columns(definition, stage, result.schema)
         try:
             results[stage] = sorted(result.collect(), key=lambda row: tuple(map(str, row)))
         except PySparkException as error:
             raise DefinitionError(f"stages.{stage}: {str(error).splitlines()[0][:500]}") from error
     return results
+
+
+def _handed_on(definition: Definition, given: tuple[str, DataFrame]) -> list[str]:
+    """A stage's results as other stages read them, each point once."""
+    stage, result = given
+    sink = definition.stages[stage].sinks[0].influxdb
+    assert sink is not None  # a real-time stage has one
+    point = milliseconds(result.schema, sink.time).alias(sink.time)
+    rows = result.select(*sink.tags, point, *definition.feeding[stage])
+    return [row.text for row in rows.select(F.to_json(F.struct("*")).alias("text")).collect()]
 
 
 def samples(directory: Path, source: str) -> list[str]:

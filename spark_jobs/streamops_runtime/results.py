@@ -29,12 +29,15 @@ from streamops.model.errors import LeaseLostError, StreamOpsError, UnreachableEr
 from streamops.model.records import Lease, ResultsPosition, now
 from streamops.store import documents, keys
 from streamops.store.object_store import ObjectStore
+from streamops.versions.fingerprints import Window
+from streamops_runtime.feed import Feed
 from streamops_runtime.sinks import ROWS, Patience, Sink
 
 FLUSH_S = 0.05
 SAVE_S = 1.0
 TRIM_S = 30.0
 QUIET_S = 0.2  # without a result, the clock decides which windows are over
+HANDED_S = 2.0  # the same of a stage that reads another: by then it has taken in what was handed on
 MOST_HELD = 200_000  # points that wait to be written
 _TAKEN = 2000  # results at once
 _TOPIC = {"retention.ms": "-1", "cleanup.policy": "delete", "segment.bytes": str(64 << 20)}
@@ -53,11 +56,20 @@ class _Newest(NamedTuple):
 
 
 class Held:
-    """Points that wait to be written: the newest value of each. Times in milliseconds since the epoch."""
+    """Points that wait to be written: the newest value of each. Times in milliseconds since the epoch.
 
-    def __init__(self) -> None:
+    Args:
+        ahead_ms: how far the newest point lies beyond the points that are over. A window that is open stands at an
+            end that is ahead by its size; one that reads what others hand on takes whole panes, and is over with the
+            last of them.
+        patient: what has just come is over at the next look only, so that what comes together is written together.
+    """
+
+    def __init__(self, ahead_ms: int = 1, *, patient: bool = False) -> None:
         self.count = 0
-        self._newest = _NEVER  # time of the newest point that came
+        self.over_ms = _NEVER  # points up to then were over at the last look
+        self._ahead_ms, self._patient = ahead_ms, patient
+        self._newest = self._before = _NEVER  # time of the newest point that came
         self._points: dict[int, dict[bytes, _Newest]] = {}  # time -> key -> its newest value
 
     def add(self, key: bytes, offset: int, value: bytes) -> None:
@@ -75,7 +87,10 @@ class Held:
             present_ms: what the clock says, where it decides as well: points up to it are over.
             everything: whatever is over or not.
         """
-        latest = max(self._newest - 1, _NEVER if present_ms is None else present_ms)
+        newest = self._before if self._patient else self._newest
+        self._before = self._newest
+        latest = max(newest - self._ahead_ms, _NEVER if present_ms is None else present_ms)
+        self.over_ms = max(self.over_ms, latest)
         times = [at for at in sorted(self._points) if everything or at <= latest or self.count >= MOST_HELD]
         values = [newest.value for at in times for newest in self._points.pop(at).values()]
         self.count -= len(values)
@@ -122,6 +137,8 @@ class Results:
     Args:
         check: raises LeaseLostError when this driver may not write any more.
         lease: the lease that this driver holds.
+        feed: what other stages read.
+        reads: the results of the stage that this one reads; it knows which of the points are over.
     """
 
     def __init__(
@@ -134,6 +151,8 @@ class Results:
         check: Callable[[], None],
         lease: Callable[[], Lease],
         clock: Callable[[], float] = time.time,
+        feed: Feed | None = None,
+        reads: Results | None = None,
     ) -> None:
         self.stage = stage
         self.topic = keys.results_topic(job, stage)
@@ -144,13 +163,15 @@ class Results:
         self.failure: BaseException | None = None
         self.live = False  # whether what comes is of the present: the clock then knows which windows are over
         self._servers, self._store, self._sinks = servers, store, list(sinks)
-        self._lease, self._clock = lease, clock
+        self._check, self._lease, self._clock = check, lease, clock
+        self.feed, self._reads = feed, reads
+        self._window_ms, self._ahead_ms = 0, 1
         self._ledger = Ledger.at(servers)
         self._position = ResultsPosition(job=job, stage=stage)
         self._saving = threading.Lock()
         self._mark = b""
         self._next = 0
-        self._points = Held()
+        self._points = self._none()
         self._settling = False  # everything up to the end of the topic is to be written
         self._goal: int | None = None  # where that end is
         self._settled = threading.Event()
@@ -158,6 +179,9 @@ class Results:
         self._patience = Patience(stage, check, self._end)  # the topic keeps what comes meanwhile
         self._thread: threading.Thread | None = None
         self._consumer: confluent_kafka.Consumer | None = None
+
+    def _none(self) -> Held:
+        return Held(self._ahead_ms, patient=self._reads is not None)
 
     @property
     def refused(self) -> int:
@@ -171,9 +195,27 @@ class Results:
 
     # --- called by the driver
 
+    def know(self, window: Window | None) -> None:
+        """Tell by which window the stage aggregates, before it is opened; stages that it reads know theirs."""
+        if window is None:
+            return
+        self._window_ms = window.size_us // 1000
+        if self._reads is not None:
+            self._ahead_ms = self._window_ms - self._reads._window_ms
+        elif window.kind == "sliding":
+            self._ahead_ms = self._window_ms
+        self._points = self._none()
+
+    def look_back(self, watermark_ms: int | None) -> None:
+        """Remember no more of the feed than what may change: the stage has committed this watermark."""
+        if self.feed is not None and watermark_ms:
+            self.feed.forget(watermark_ms - self._window_ms)
+
     def open(self) -> None:
         """Read on where the writer before stopped. Raises UnreachableError."""
         self._ledger.ensure_topic(self.topic, config=_TOPIC)
+        if self.feed is not None:
+            self.feed.open()
         begin = self._ledger.beginning_offsets(self.topic)["0"]
         end = self._ledger.end_offsets(self.topic)["0"]
         found = documents.read(self._store, self._key, ResultsPosition)
@@ -202,7 +244,7 @@ class Results:
         """From here on, results of this run count and no others. Raises LeaseLostError."""
         self._save(epoch=epoch, run=run, offset=self._next)
         self._mark = _mark(epoch, run)
-        self._points = Held()
+        self._points = self._none()
 
     def close(self) -> None:
         """End the thread; what is not written yet is still in the topic."""
@@ -211,6 +253,8 @@ class Results:
             self._thread.join(30)
         if self._consumer is not None:
             self._consumer.close()
+        if self.feed is not None:
+            self.feed.close()
         self._ledger.close()
 
     # --- the thread
@@ -232,7 +276,7 @@ class Results:
     def _rewind(self) -> None:
         """Read again what was not written."""
         assert self._consumer is not None
-        self._points, self._next, self._goal = Held(), self._position.offset, None
+        self._points, self._next, self._goal = self._none(), self._position.offset, None
         self._consumer.assign([confluent_kafka.TopicPartition(self.topic, 0, self._next)])
 
     def _turn(self) -> None:
@@ -247,10 +291,11 @@ class Results:
             behind = len(messages) == _TAKEN and self._points.count < MOST_HELD
             settling = self._settling and self._next >= self._until()
             if settling or (not behind and moment - flushed >= FLUSH_S) or moment - flushed > 1.0:
-                clock = self.live and moment - came > QUIET_S
-                self._write(self._points.due(int(self._clock() * 1000) if clock else None, everything=settling))
+                self._write(self._points.due(self._present(moment - came), everything=settling))
                 flushed = moment
             if settling or moment - saved > SAVE_S:
+                if self.feed is not None:
+                    self.feed.save()
                 self._save(offset=self._points.first_offset(self._next), keep_trying=not settling)
                 saved = moment
             if settling:
@@ -259,6 +304,12 @@ class Results:
             if moment - trimmed > TRIM_S:
                 self._trim()
                 trimmed = moment
+
+    def _present(self, quiet_s: float) -> int | None:
+        """Up to which time points are over although none has come after them, in milliseconds; None: not known."""
+        if not self.live or quiet_s <= (QUIET_S if self._reads is None else HANDED_S):
+            return None
+        return int(self._clock() * 1000) if self._reads is None else self._reads._points.over_ms
 
     def _until(self) -> float:
         """The end of the topic when settling began; never reached while Kafka does not say where that is."""
@@ -281,7 +332,11 @@ class Results:
 
     def _write(self, values: list[bytes]) -> None:
         for first in range(0, len(values), ROWS):  # so many are taken apart at once
-            rows = [_row(value) for value in values[first : first + ROWS]]
+            found = [_columns(value) for value in values[first : first + ROWS]]
+            if self.feed is not None:
+                self._check()
+                self.feed.hand_on(found)
+            rows = [Row(**columns) for columns in found]
             for sink in self._sinks:
                 self._patience.write(sink, rows, 0)
             self.rows += len(rows)
@@ -334,6 +389,6 @@ class Results:
             self._ledger.delete_records(self.topic, 0, self._position.offset)
 
 
-def _row(value: bytes) -> Row:
+def _columns(value: bytes) -> dict[str, Any]:
     columns: dict[str, Any] = json.loads(value[value.index(b" ") + 1 :])
-    return Row(**columns)
+    return columns

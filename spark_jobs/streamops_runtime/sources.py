@@ -102,6 +102,8 @@ def kafka_stream(
     offsets = json.dumps({topic: dict(start)}) if start else source.start
     # Catching up, a topic's partition is read by several tasks at once.
     batch = {} if live else {"maxOffsetsPerTrigger": str(source.max_per_batch), "maxRecordsPerPartition": "100000"}
+    # Each deployment has a feed of its own, so a stage that continues finds another topic than it had read.
+    own = {"failOnDataLoss": "false", "kafka.isolation.level": "read_committed"} if source.stage else {}
     return (
         spark.readStream.format("kafka")
         .option("kafka.bootstrap.servers", servers)
@@ -109,7 +111,7 @@ def kafka_stream(
         .option("startingOffsets", offsets)
         .option("failOnDataLoss", "true")
         .option("groupIdPrefix", f"streamops-{name}")
-        .options(**FETCH, **batch)
+        .options(**FETCH, **batch, **own)
         .name(name)
         .load()
     )

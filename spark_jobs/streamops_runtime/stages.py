@@ -96,7 +96,7 @@ def build(
         name: accepted(
             name,
             definition.sources[name],
-            raw_stream(spark, name, definition.sources[name], where, begun.get(name), live=live),
+            raw_stream(spark, name, definition.sources[name], where, begun.get(name), reader=function.stage, live=live),
         )
         for name in function.sources
     }

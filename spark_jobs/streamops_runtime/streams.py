@@ -9,8 +9,10 @@ from pathlib import Path
 
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from streamops.model.definitions import Source
+from streamops.model.feeds import FOR
 from streamops_runtime import csv_tail, http_poll, pull
 from streamops_runtime.sources import kafka_stream
 
@@ -42,17 +44,23 @@ def raw_stream(
     where: Places,
     start: Mapping[str, int] | None = None,
     *,
+    reader: str = "",
     live: bool = False,
 ) -> DataFrame:
     """Raw records of a source.
 
     Args:
+        reader: the stage that reads; of what another stage hands on it gets what its state does not hold.
         live: for a query in real time; only Kafka has that.
         start: partition -> first offset, for a stage without a checkpoint; None for the source's own start.
     """
     place = where.places.get(name, source.address)
     if source.kafka:
         return kafka_stream(spark, name, source, where.kafka, topic=place, start=start, live=live)
+    if source.stage:
+        raw = kafka_stream(spark, name, source, where.kafka, topic=place, live=live)
+        meant = F.get_json_object(F.col("value").cast("string"), f"$.{FOR}")
+        return raw.where(meant.isNull() | meant.contains(f'"{reader}"'))
     for module in (pull, csv_tail, http_poll):  # the process that plans batches cannot import the runtime
         cloudpickle.register_pickle_by_value(module)
     for kind in _KINDS:

@@ -16,7 +16,7 @@ from typing import Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import BinaryType, IntegralType, StringType, StructField, StructType, TimestampType
+from pyspark.sql.types import BinaryType, IntegralType, LongType, StringType, StructField, StructType, TimestampType
 
 from streamops.model.definitions import Definition, load
 from streamops.model.errors import DefinitionError, StreamOpsError
@@ -41,7 +41,7 @@ def check(spark: SparkSession, definition: Definition, directory: Path) -> dict[
     """Each stage's columns. Raises DefinitionError, with the stage and what is wrong."""
     for name, source in definition.sources.items():
         schema_of(name, source)
-    found = {}
+    found, schemas = {}, {}
     with tempfile.TemporaryDirectory() as temporary:
         for stage, function in code.load(definition, directory).items():
             frames = {name: _empty(spark, definition, name, temporary) for name in function.sources}
@@ -52,8 +52,43 @@ def check(spark: SparkSession, definition: Definition, directory: Path) -> dict[
             _check_output(spark, definition, stage, result, temporary)
             if definition.stages[stage].mode == "realtime":
                 _check_real_time(spark, definition, stage, function, result)
+            schemas[stage] = result.schema
             found[stage] = [f"{field.name} {field.dataType.simpleString()}" for field in result.schema.fields]
+    for name, source in definition.sources.items():
+        if source.stage:
+            _check_handed_on(definition, name, schemas[source.stage.name])
     return found
+
+
+def _check_handed_on(definition: Definition, name: str, given: StructType) -> None:
+    """Whether a stage gives what a source says that it hands on."""
+    source = definition.sources[name]
+    assert source.stage is not None
+    read = source.stage.name
+    sink = definition.stages[read].sinks[0].influxdb
+    assert sink is not None  # a real-time stage has one
+    for column in source.stage.add:
+        if column not in given.names:
+            raise DefinitionError(
+                f"sources.{name}.stage.add: {read} has no column {column}; it has {', '.join(given.names)}."
+            )
+        if not isinstance(given[column].dataType, IntegralType):
+            raise DefinitionError(
+                f"sources.{name}.stage.add: column {column} of {read} is {given[column].dataType.simpleString()}; only "
+                "whole numbers add up to the same sum in any order, so make it one (cents instead of dollars)."
+            )
+    point = {*sink.tags, sink.time}
+    for field in schema_of(name, source).fields:
+        if field.name not in {*point, *source.stage.add}:
+            raise DefinitionError(
+                f"sources.{name}.schema: {field.name} is neither tag nor time of {read}, nor among what it adds "
+                f"({', '.join(source.stage.add)})."
+            )
+        if field.name == sink.time and not isinstance(field.dataType, LongType):
+            raise DefinitionError(f"sources.{name}.schema: {field.name} is handed on as bigint, in milliseconds.")
+        if field.name != sink.time and field.dataType.simpleString() != given[field.name].dataType.simpleString():
+            kind = given[field.name].dataType.simpleString()
+            raise DefinitionError(f"sources.{name}.schema: {field.name} of {read} is {kind}; declare it as that.")
 
 
 def fingerprints(spark: SparkSession, definition: Definition, directory: Path) -> dict[str, Any]:
@@ -115,7 +150,7 @@ def _check_real_time(
     """Whether a stage can run in real time: what it reads, its operators, and what identifies its points."""
     why = f"stages.{stage}.mode: {stage} cannot run in real time, because"
     for name in function.sources:
-        if not definition.sources[name].kafka:
+        if not definition.sources[name].kafka and not definition.sources[name].stage:
             raise DefinitionError(f"{why} source {name} is not of Kafka; use mode: batch.")
     for tag in (tag for sink in definition.stages[stage].sinks if sink.influxdb for tag in sink.influxdb.tags):
         if not isinstance(result.schema[tag].dataType, StringType | IntegralType):

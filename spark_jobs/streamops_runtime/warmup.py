@@ -24,7 +24,7 @@ from streamops.settings import Settings
 from streamops.spark import checkpoints
 from streamops.store import keys
 from streamops.store.object_store import ObjectStore
-from streamops_runtime.code import StageFunction
+from streamops_runtime.code import StageFunction, reads
 from streamops_runtime.gate import StopAtBoundary
 from streamops_runtime.sources import accepted
 from streamops_runtime.streams import Places, raw_stream
@@ -56,6 +56,8 @@ def run_all(
 ) -> None:
     """Run all stages at once; what goes wrong here is logged and otherwise of no consequence.
 
+    A stage that reads another is left out: what it would read is there only once the real ones run.
+
     Args:
         rounds: the first lasts ``LIMIT_S`` seconds and the batch after it at most, each other a few batches.
     """
@@ -66,6 +68,8 @@ def run_all(
             begun, end = time.monotonic(), _End(_FEW if number else _MANY)
             queries = []
             for name, function in functions.items():
+                if reads(definition, function):
+                    continue
                 checkpoints.drop_planned(store, f"{prefix}{name}/")  # of the round before
                 frame = _recent(spark, definition, function, where)
                 queries.append(_start(spark, frame, f"s3a://{settings.s3_bucket}/{prefix}{name}", end))

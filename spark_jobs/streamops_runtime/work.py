@@ -29,7 +29,9 @@ from streamops.store import documents, jobs, keys, leases
 from streamops.store.documents import Versioned
 from streamops.store.object_store import ObjectStore
 from streamops_runtime import code, placement, repartition, stages, warmup
+from streamops_runtime.feed import Feed
 from streamops_runtime.gate import Gate, StopAtBoundary, gate_time_column
+from streamops_runtime.plan_walk import windows
 from streamops_runtime.results import Results, encoded
 from streamops_runtime.sinks import open_sinks
 from streamops_runtime.stages import Phase, RunningStage
@@ -96,26 +98,39 @@ class Work:
         if self.launch.library:
             self.spark.sparkContext.addPyFile(str(self.launch.library))  # for the driver and for executors
         self.functions = code.load(self.definition, self.launch.artifact / "code", self.deployment.params)
+        of = self.definition.sources
         self.pulled = {
-            stage: [source for source in function.sources if not self.definition.sources[source].kafka]
+            stage: [source for source in function.sources if of[source].csv_tail or of[source].http]
             for stage, function in self.functions.items()
         }
         self.spark.sparkContext.addArchive(f"{self.launch.archive}#job")  # code and its packages, for executors
-        for name in self.definition.stages:
+        every = jobs.offset_keys(self.definition, self._places().places)
+        for name in self.functions:
             gate = self._gate(name)
-            every = jobs.offset_keys(self.definition, self.deployment.topics)
             places = {source: every[source] for source in self.functions[name].sources}
             start = self.deployment.stages[name].offsets if name in self.deployment.stages else {}
             self.progress[name] = StageProgress(places, start)
             self.stages.append(RunningStage(name, gate, started_from=start))
+        for stage in self.stages:
+            if isinstance(stage.gate, Results):
+                stage.gate.know(next(iter(windows(self.spark, self._frame(stage))), None))
         self.spark.streams.addListener(self.listener)
 
     def _gate(self, name: str) -> Gate | Results:
         """The way from a stage to its sinks."""
         sinks = open_sinks(self.settings, self.definition, name, self.store)
         if self.definition.stages[name].mode == "realtime":
-            servers = self.settings.kafka_bootstrap_servers
-            return Results(self.launch.job, name, servers, self.store, sinks, self.check_lease, self._held)
+            servers, sink = self.settings.kafka_bootstrap_servers, self.definition.stages[name].sinks[0].influxdb
+            add = self.definition.feeding.get(name)
+            feed = None
+            if add and sink:
+                job, number = self.launch.job, self.launch.deployment
+                feed = Feed(job, name, number, servers, self.store, sink, add)
+            before = code.reads(self.definition, self.functions[name])
+            others = {stage.name: stage.gate for stage in self.stages}
+            read = next((gate for stage in before if isinstance(gate := others[stage], Results)), None)
+            check, lease = self.check_lease, self._held
+            return Results(self.launch.job, name, servers, self.store, sinks, check, lease, feed=feed, reads=read)
         column = gate_time_column(self.definition.stages[name].sinks)
         return Gate(name, sinks, self.check_lease, self.stopping, time_column=column)
 
@@ -243,7 +258,12 @@ class Work:
 
     def _places(self) -> Places:
         levels = {**self.definition.logging, **self.deployment.logging}
-        return Places(self.settings.kafka_bootstrap_servers, self.deployment.topics, levels)
+        feeds = {
+            name: keys.feed_topic(self.launch.job, source.stage.name, self.launch.deployment)
+            for name, source in self.definition.sources.items()
+            if source.stage
+        }
+        return Places(self.settings.kafka_bootstrap_servers, {**self.deployment.topics, **feeds}, levels)
 
     def _start_all(self, stages: list[RunningStage]) -> None:
         if not stages:
@@ -344,9 +364,26 @@ class Work:
                 self._tell(driver)
                 told = moment
             if moment - summed > SUMMARY_S:
+                self._look_back(moment)
                 self._sum_up()
                 summed = moment
             time.sleep(LOOK_S)
+
+    def _look_back(self, moment: float) -> None:
+        """Let go of what no stage, and no snapshot that is being taken, will ask a feed for."""
+        for stage in self.stages:
+            if not isinstance(stage.gate, Results) or (feed := stage.gate.feed) is None:
+                continue
+            stage.gate.look_back(self.progress[stage.name].status.watermark_ms)
+            sources = self.definition.sources
+            names = [name for name, of in sources.items() if of.stage and of.stage.name == stage.name]
+            read = [
+                offsets.get("0", 0)
+                for progress in self.progress.values()
+                for name, offsets in progress.status.offsets.items()
+                if name in names
+            ]
+            feed.trim(min(read, default=0), moment)
 
     def _placement_due(self, moment: float) -> bool:
         """Whether executors have joined that hold no state."""

@@ -3,19 +3,19 @@
 Prices are integer cents, so that a sum does not depend on the order of its parts; times are window ends.
 """
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from streamops_runtime.windows import sliding
 
 
 def avg_1s(trades: DataFrame, *, delay: str) -> DataFrame:
-    """Average price per symbol and second: ``symbol``, ``value`` (cents) and ``time``."""
+    """Average price per symbol and second: ``symbol``, ``cents``, ``trades``, ``value`` (cents) and ``time``."""
     return (
         trades.withWatermark("time", delay)
         .groupBy(F.window("time", "1 second"), "symbol")
         .agg(F.sum("price").alias("cents"), F.count("*").alias("trades"))
-        .select("symbol", _average("cents", "trades"), F.col("window.end").alias("time"))
+        .select("symbol", "cents", "trades", average("cents", "trades"), F.col("window.end").alias("time"))
     )
 
 
@@ -33,7 +33,7 @@ def avg_1m(trades: DataFrame, *, delay: str) -> DataFrame:
         sliding(panes, "pane", size="60 seconds", slide="1 second")
         .groupBy("window", "symbol")
         .agg(F.sum("cents").alias("cents"), F.sum("trades").alias("trades"))
-        .select("symbol", _average("cents", "trades"), F.col("window.end").alias("time"))
+        .select("symbol", average("cents", "trades"), F.col("window.end").alias("time"))
     )
 
 
@@ -47,5 +47,6 @@ def vol_1s(trades: DataFrame, *, delay: str) -> DataFrame:
     )
 
 
-def _average(total: str, count: str):
+def average(total: str, count: str) -> Column:
+    """Column ``value``: a sum over a count."""
     return (F.col(total).cast("double") / F.col(count)).alias("value")

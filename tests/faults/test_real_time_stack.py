@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -13,38 +14,51 @@ from streamops import snapshots
 from streamops.clients.dashboard import Dashboard
 from streamops.clients.kafka import Ledger
 from streamops.model.records import State
-from streamops.store import jobs, keys
+from streamops.store import keys
 from streamops.versions import artifacts
 from support import drivers, invariant, mark, pythons
 
 pytestmark = [pytest.mark.stack, pytest.mark.full]
-LIVE = {"avg_1s": "live", "vol_1s": "live", "avg_1m": ""}
+ALL = ("avg_1s", "avg_1m", "vol_1s")
+TWO = (
+    (re.compile(r"  panes:.*?(?=stages:)", re.DOTALL), ""),
+    (re.compile(r"  avg_1m:.*?(?=  vol_1s:)", re.DOTALL), ""),
+    (re.compile(r"code: real_time.py"), "code: trade_analyser.py"),
+)
 
 
-@pytest.fixture
-def job(stack, operator, tmp_path) -> Iterator[FreshJob]:
-    """v3, two of whose stages run in real time; ``batch`` is the same with all of them in batches. Under load."""
-    job = FreshJob.publish(stack, tmp_path, versions=("v3",))
-    text = (job.directory / "v3.yaml").read_text()
-    text = text.replace("version: v3", "version: batch").replace("mode: realtime", "mode: batch")
-    (job.directory / "batch.yaml").write_text(text)
-    publish_quickly(job.store, job.directory, "batch", like="v3")
+def begun(stack, operator, tmp_path, versions: dict[str, tuple[str, tuple]]) -> Iterator[FreshJob]:
+    """A job under load that runs the first of some versions.
+
+    Args:
+        versions: name -> the version of trade-analyser that it is made of, and what is replaced in its definition.
+    """
+    job = FreshJob.publish(stack, tmp_path, versions=tuple(dict.fromkeys(like for like, _ in versions.values())))
+    for name, (like, changes) in versions.items():
+        text = (job.directory / f"{like}.yaml").read_text().replace(f"version: {like}", f"version: {name}")
+        for old, new in changes:
+            text = old.sub(new, text)
+        (job.directory / f"{name}.yaml").write_text(text)
+        publish_quickly(job.store, job.directory, name, like=like)
     with job.trades(1000, 20):
-        operator.run("deploy_job", job.name, version="batch")
+        operator.run("deploy_job", job.name, version=next(iter(versions)))
         yield job
         if job.record().version:
             operator.run("delete_job", job.name)
     wait_for(lambda: not pythons(job.name), 180, "the end of all drivers")
 
 
-def publish_changed(job: FreshJob, version: str, *changes: tuple[str, str]) -> None:
-    """Publish v3 with texts of its definition and code replaced, as a version with code of its own."""
-    for name in ("v3.yaml", "trade_analyser.py"):
-        text = (job.directory / name).read_text().replace("version: v3", f"version: {version}")
-        for old, new in (*changes, ("code: trade_analyser.py", f"code: {version}.py")):
-            text = text.replace(old, new)
-        (job.directory / f"{version}.{name.split('.')[1]}").write_text(text)
-    artifacts.publish(job.store, job.directory, version)
+@pytest.fixture
+def two(stack, operator, tmp_path) -> Iterator[FreshJob]:
+    """``avg_1s`` and ``vol_1s`` in batches; ``live`` has them in real time."""
+    batch = (*TWO, (re.compile("mode: realtime"), "mode: batch"))
+    yield from begun(stack, operator, tmp_path, {"batch": ("v3", batch), "live": ("v3", TWO)})
+
+
+@pytest.fixture
+def job(stack, operator, tmp_path) -> Iterator[FreshJob]:
+    """v2, all of whose results are final; ``v3`` has them in real time, and ``again`` is the same."""
+    yield from begun(stack, operator, tmp_path, {"final": ("v2", ()), "v3": ("v3", ()), "again": ("v3", ())})
 
 
 def phases(job: FreshJob) -> dict[str, str]:
@@ -53,19 +67,24 @@ def phases(job: FreshJob) -> dict[str, str]:
 
 
 def is_live(job: FreshJob) -> None:
-    wait_for(lambda: phases(job) == LIVE, 300, "two stages in real time")
+    wait_for(lambda: set(phases(job).values()) == {"live"}, 300, "all stages in real time")
 
 
-def test_stages_go_into_real_time_and_back_with_their_state(job, operator, servers):
+def kill(job: FreshJob) -> None:
+    before = job.status().epoch or 0
+    for process in drivers(job.name):
+        process.kill()
+    wait_for(lambda: (job.status().epoch or 0) > before, 300, "another driver")
+
+
+def test_stages_go_into_real_time_and_back_with_their_state(two, operator, servers):
+    job = two
     start = mark(job)
-    done = operator.run("upgrade_job", job.name, version="v3", snapshot="into")
+    done = operator.run("upgrade_job", job.name, version="live", snapshot="into")
     assert set(done.facts("check")["outcomes"].values()) == {"kept"}
     is_live(job)
 
-    before = mark(job)
-    for process in drivers(job.name):
-        process.kill()
-    wait_for(lambda: (job.status().epoch or 0) > before.epoch, 300, "another driver")
+    kill(job)
     is_live(job)
     invariant(job, start)
 
@@ -76,7 +95,7 @@ def test_stages_go_into_real_time_and_back_with_their_state(job, operator, serve
     finally:
         servers.start("influxd")
     wait_for(lambda: job.status().state == State.RUNNING, 120, "the job at work again")
-    assert phases(job) == LIVE  # results were kept in the topic; no query had to end for it
+    assert set(phases(job).values()) == {"live"}  # results were kept in the topic; no query had to end for it
     invariant(job, start)
 
     operator.run("snapshot_job", job.name, snapshot="live")
@@ -91,21 +110,57 @@ def test_stages_go_into_real_time_and_back_with_their_state(job, operator, serve
     ledger.close()
 
 
-def test_windows_of_another_shape_and_early_results_are_filled_again_from_the_ledger(job, operator):
-    """Final results become early ones, and a minute becomes half of one: no point is missing, and none is partial."""
-    publish_changed(job, "final", ("mode: realtime", "mode: batch"), ("output: update", "output: append"))
-    publish_changed(job, "half", ("window: 1 minute", "window: 30 seconds"), ('size="60 seconds"', 'size="30 seconds"'))
-    operator.run("upgrade_job", job.name, version="final", snapshot="final")
+def test_a_stage_that_reads_another_counts_each_event_once_whatever_happens(job, operator):
+    """Final results become early ones, and those of the minute are made of those of the second."""
     wait_for(lambda: job.read() > 60_000, 180, "a minute of trades")
     start, from_ms = mark(job), int(time.time() * 1000)
-    done = operator.run("upgrade_job", job.name, version="half", snapshot="half")
-    assert done.facts("check")["outcomes"] == dict.fromkeys(("avg_1s", "avg_1m", "vol_1s"), "refilled")
+    done = operator.run("upgrade_job", job.name, version="v3", snapshot="final")
+    assert done.facts("check")["outcomes"] == dict.fromkeys(ALL, "refilled")
     is_live(job)
-    deployment = jobs.deployment(job.store, job.name, job.record().deployment)
-    assert all(stage.whole_after_ms for stage in deployment.stages.values())
     invariant(job, start)
     assert not any(measured.partial for measured in job.recount().measurements)
+    gapless(job, from_ms)
 
+    kill(job)
+    is_live(job)
+    invariant(job, start)
+
+    operator.run("snapshot_job", job.name, snapshot="running")
+    operator.run("snapshot_job", job.name, snapshot="stopped", cancel=True)
+    operator.run("start_job", job.name)
+    is_live(job)
+    invariant(job, start)
+
+    done = operator.run("upgrade_job", job.name, version="again", snapshot="kept")
+    assert done.facts("check")["outcomes"] == dict.fromkeys(ALL, "kept")
+    is_live(job)
+    invariant(job, start)
+
+    for name in ("stopped", "running"):  # each is of a moment whose future was handed on already
+        operator.run("restore_job", job.name, snapshot=name)
+        is_live(job)
+        invariant(job, start)
+
+    changed = {"code: real_time.py": "code: half.py", "version: v3": "version: half", "1 minute": "30 seconds"}
+    for old, new, changes in (
+        ("v3.yaml", "half.yaml", changed),
+        ("real_time.py", "half.py", {'"60 seconds"': '"30 seconds"'}),
+    ):
+        text = (job.directory / old).read_text()
+        for before, after in changes.items():
+            text = text.replace(before, after)
+        (job.directory / new).write_text(text)
+    artifacts.publish(job.store, job.directory, "half")
+    done = operator.run("upgrade_job", job.name, version="half", snapshot="minute")
+    assert done.facts("check")["outcomes"] == {"avg_1s": "refilled", "avg_1m": "refilled", "vol_1s": "kept"}
+    is_live(job)
+    invariant(job, start)
+    assert not any(measured.partial for measured in job.recount().measurements)
+    gapless(job, from_ms)
+
+
+def gapless(job: FreshJob, from_ms: int) -> None:
+    """No second without a point, in any measurement."""
     with closing(Dashboard(job.settings)) as dashboard:
         for measurement, symbol in (("avg_1s", "AAPL"), ("avg_1m", "AAPL"), ("vol_1s", None)):
             points = dashboard.series(

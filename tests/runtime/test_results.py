@@ -62,3 +62,22 @@ def test_memory_is_bounded_when_no_window_ends() -> None:
     for number in range(MOST_HELD):
         points.add(f"1000\x01{number}".encode(), number, b"1")
     assert len(points.due(None)) == MOST_HELD
+
+
+def test_a_sliding_window_is_over_once_an_event_after_it_has_come() -> None:
+    """The newest window of a minute has begun at its end less a minute."""
+    points = Held(ahead_ms=60 * SECOND)
+    for end in range(100, 161):
+        points.add(f"{end * SECOND}\x01a".encode(), end, str(end).encode())
+    assert points.due(None) == [b"100"]
+    assert points.over_ms == 100 * SECOND
+
+
+def test_what_is_made_of_panes_is_over_with_its_last_pane_a_look_later() -> None:
+    """A pane of a second comes whole: the window that ends with it lacks nothing once all of its rows are through."""
+    points = Held(ahead_ms=59 * SECOND, patient=True)
+    for end in range(100, 160):
+        points.add(f"{end * SECOND}\x01a".encode(), end, b"a")
+    assert points.due(None) == []
+    points.add(b"100000\x01b", 200, b"b")
+    assert points.due(None) == [b"a", b"b"]

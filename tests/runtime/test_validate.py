@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -144,3 +145,62 @@ def test_a_stage_that_cannot_run_in_real_time_is_refused_with_the_reason(
     with pytest.raises(DefinitionError, match=says) as refused:
         check(spark, load(real_time / "v1.yaml"), real_time)
     assert "cannot run in real time, because" in str(refused.value) or "stages.per_page" in str(refused.value)
+
+
+@pytest.fixture
+def reading(real_time: Path) -> Path:
+    """The same job with a second stage, which reads the first."""
+    code = real_time / "clicks.py"
+    code.write_text(
+        code.read_text()
+        + """
+
+def hourly(changes):
+    return changes.groupBy(F.window("time", "1 hour"), "page").agg(F.sum("value").alias("value")).select(
+        "page", "value", F.col("window.end").alias("time")
+    )
+"""
+    )
+    change(
+        real_time / "v1.yaml",
+        "stages:\n",
+        "  changes:\n    stage: {name: per_page, add: [value]}\n"
+        "    schema: 'page string, value bigint, time bigint'\n    event_time: time\n"
+        "stages:\n  hourly:\n    mode: realtime\n    output: update\n"
+        "    sinks: [{influxdb: {measurement: hourly, tags: [page]}}]\n",
+    )
+    change(real_time / "v1.yaml", "event_time: time}}", "event_time: time}")
+    change(real_time / "v1.yaml", "sources: {clicks:", "sources:\n  clicks:")
+    return real_time
+
+
+def test_a_stage_may_read_another(spark: SparkSession, reading: Path) -> None:
+    definition = load(reading / "v1.yaml")
+    assert list(check(spark, definition, reading)) == ["per_page", "hourly"]  # one that is read comes first
+    (reading / "samples").mkdir()
+    clicks = [{"page": page, "time": f"2026-01-01T10:{minute:02}:00Z"} for minute in (1, 2, 2, 59) for page in "ab"]
+    (reading / "samples" / "clicks.jsonl").write_text("\n".join(json.dumps(click) for click in clicks))
+    rows = rehearse(spark, definition, reading)
+    assert [(row.page, row.value) for row in rows["per_page"]][:3] == [("a", 1), ("a", 1), ("a", 2)]
+    hours = [(row.page, row.value) for row in rows["hourly"]]
+    assert hours == [("a", 1), ("a", 3), ("b", 1), ("b", 3)]  # the minute that ends with the hour stands in the next
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "says"),
+    [
+        ("v1.yaml", "add: [value]", "add: [share]", "column share of per_page is decimal.*whole numbers"),
+        ("v1.yaml", "add: [value]", "add: [clicks]", "per_page has no column clicks"),
+        ("v1.yaml", "value bigint", "value int", "value of per_page is bigint"),
+        ("v1.yaml", "time bigint", "time timestamp", "time is handed on as bigint"),
+        ("v1.yaml", "value bigint", "value bigint, share double", "share is neither tag nor time of per_page"),
+        ("v1.yaml", "name: per_page", "name: daily", "there is no stage daily"),
+        ("v1.yaml", "name: per_page", "name: hourly", "Stages read each other in a circle: hourly reads hourly"),
+    ],
+)
+def test_a_source_that_a_stage_does_not_give_is_refused(
+    spark: SparkSession, reading: Path, file: str, old: str, new: str, says: str
+) -> None:
+    change(reading / file, old, new)
+    with pytest.raises(DefinitionError, match=says):
+        check(spark, load(reading / "v1.yaml"), reading)

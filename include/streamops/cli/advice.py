@@ -96,9 +96,10 @@ def advise(look: Look, earlier: Look | None = None, *, should_run: bool = False)
 
 
 def _flow(name: str, stage: StageStatus, look: Look, earlier: Look | None) -> StageFlow:
-    lag = _distance(stage.offsets, look.ends) if stage.offsets and look.ends else stage.lag
+    asked = bool(stage.offsets.keys() & look.ends.keys())  # else the driver alone knows, as of a feed
+    lag = _distance(stage.offsets, look.ends) if asked else stage.lag
     rate_in, rate_out = stage.input_rate, min(stage.input_rate, stage.processed_rate)
-    if earlier and (seconds := (look.at - earlier.at).total_seconds()) > 0:
+    if earlier and asked and (seconds := (look.at - earlier.at).total_seconds()) > 0:
         read = {source: ends for source, ends in look.ends.items() if source in stage.offsets}
         rate_in = _distance(earlier.ends, read) / seconds
         before = earlier.status.stages.get(name)

@@ -141,6 +141,15 @@ class Ledger:
             for row in zip(block.offsets, block.timestamps, block.values, strict=True):
                 yield (block.partition, *row)
 
+    def read_committed(
+        self, topic: str, start: Mapping[str, int], end: Mapping[str, int]
+    ) -> Iterator[tuple[int, int, int, bytes | None]]:
+        """As ``read``, one partition after the other, without what a transaction wrote that was not committed."""
+        for part, stop in end.items():
+            for messages in self.messages(topic, int(part), start.get(part, 0), stop, committed=True):
+                for message in messages:
+                    yield int(part), _offset(message), message.timestamp()[1], message.value()
+
     def read_blocks(self, topic: str, start: Mapping[str, int], end: Mapping[str, int]) -> Iterator[Block]:
         """As ``read``, in columns: blocks of some hundred records, the partitions merged by record timestamp."""
         streams = [self._blocks(topic, int(part), start.get(part, 0), stop) for part, stop in end.items()]
@@ -157,8 +166,13 @@ class Ledger:
                     [row.value() for row in rows],
                 )
 
-    def messages(self, topic: str, partition: int, start: int, end: int) -> Iterator[list[Message]]:
+    def messages(
+        self, topic: str, partition: int, start: int, end: int, *, committed: bool = False
+    ) -> Iterator[list[Message]]:
         """As ``read``, of one partition and as librdkafka has them, some at a time; for their keys and headers.
+
+        Args:
+            committed: leave out what a transaction wrote that was not committed.
 
         Raises:
             NotFoundError: as ``read``.
@@ -168,7 +182,8 @@ class Ledger:
             return
         if str(partition) not in self.beginning_offsets(topic):
             raise NotFoundError(f"Topic {topic} has no partition {partition}; check the recorded offsets.")
-        consumer = confluent_kafka.Consumer({**READER, "bootstrap.servers": self.servers})
+        own = {"isolation.level": "read_committed"} if committed else {}
+        consumer = confluent_kafka.Consumer({**READER, **own, "bootstrap.servers": self.servers})
         try:
             consumer.assign([confluent_kafka.TopicPartition(topic, partition, start)])
             position, progress = start, time.monotonic()

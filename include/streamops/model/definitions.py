@@ -111,12 +111,25 @@ class Http(_Model):
     sequence: SourceName = "sequence"
 
 
+class StageChanges(_Model):
+    """Where a source reads: what changes in the results of another stage of the job, which runs in real time.
+
+    A record is a point of that stage's sink: its tags and its time, and of each column in ``add``, which is a whole
+    number, by how much it has changed since the record before. So added up they are what the stage says, whatever came
+    late or twice, and a point's first record is usually its last: it comes when the point is written.
+    """
+
+    name: StageName
+    add: Annotated[tuple[str, ...], Field(min_length=1)]
+
+
 class Source(_Model):
     """One named input, of exactly one kind. ``schema`` is a Spark DDL string for what each record holds."""
 
     kafka: Kafka | None = None
     csv_tail: CsvTail | None = None
     http: Http | None = None
+    stage: StageChanges | None = None
     fields: Annotated[str, Field(alias="schema", min_length=1)]
     key: SourceName | None = None  # kafka: the column that gets the record's key, as text
     value: SourceName | None = None  # the column that gets the record's value as it is, as text
@@ -129,17 +142,19 @@ class Source(_Model):
 
     @model_validator(mode="after")
     def _one_kind(self) -> Source:
-        if sum(kind is not None for kind in (self.kafka, self.csv_tail, self.http)) != 1:
-            raise ValueError("a source is exactly one of: kafka, csv_tail, http")
+        if sum(kind is not None for kind in (self.kafka, self.csv_tail, self.http, self.stage)) != 1:
+            raise ValueError("a source is exactly one of: kafka, csv_tail, http, stage")
         if self.key and not self.kafka:
             raise ValueError("key: only records of kafka have a key")
         return self
 
     @property
     def address(self) -> str:
-        """Where it reads by its definition: a topic, a directory or a URL."""
+        """Where it reads by its definition: a topic, a directory, a URL, or the name of a stage."""
         if self.kafka:
             return self.kafka.topic
+        if self.stage:
+            return self.stage.name
         if self.csv_tail:
             return self.csv_tail.directory
         assert self.http is not None
@@ -305,6 +320,17 @@ class Definition(_Model):
                             f"stages.{name}: measurement {point.measurement} is written by stage {other}; "
                             "points of both could be the same point, so give it another name"
                         )
+        for name, source in self.sources.items():
+            if source.stage is None:
+                continue
+            read = self.stages.get(source.stage.name)
+            if read is None:
+                raise ValueError(f"sources.{name}.stage: there is no stage {source.stage.name}")
+            if read.mode != "realtime":
+                raise ValueError(
+                    f"sources.{name}.stage: stage {source.stage.name} runs in batches; only a stage with "
+                    "mode: realtime can be read by another"
+                )
         for name, stage in self.stages.items():
             if stage.recount and stage.recount.source not in self.sources:
                 raise ValueError(f"stages.{name}.recount.source: there is no source {stage.recount.source!r}")
@@ -319,6 +345,14 @@ class Definition(_Model):
         """Where its points are written, in the order of the stages, each once."""
         sinks = [sink.influxdb for stage in self.stages.values() for sink in stage.sinks]
         return tuple(dict.fromkeys(sink.measurement for sink in sinks if sink))
+
+    @property
+    def feeding(self) -> dict[StageName, tuple[str, ...]]:
+        """The stages that other stages read, each with the columns whose changes it hands on."""
+        found: dict[StageName, tuple[str, ...]] = {}
+        for read in (source.stage for source in self.sources.values() if source.stage):
+            found[read.name] = tuple(dict.fromkeys((*found.get(read.name, ()), *read.add)))
+        return found
 
     @property
     def realtime(self) -> bool:

@@ -117,6 +117,37 @@ class ResultsPosition(Stored):
     offset: int = 0  # the next result to read
 
 
+class FeedPosition(Stored):
+    """What a driver remembers of a stage's feed.
+
+    Points up to ``closed_ms`` (since the epoch) do not change any more; ``since`` is the first offset that tells
+    something of a later one.
+    """
+
+    job: str
+    stage: str
+    deployment: int
+    since: int = 0
+    closed_ms: int | None = None
+
+
+class FeedSlice(Stored):
+    """The part of a stage's feed that a snapshot needs: what another deployment's feed begins with.
+
+    ``records`` are those that a reader has not taken in, or that tell of points that may still change. ``pending`` are
+    results that were not handed on yet; of points up to ``closed_ms`` there are none. ``readers`` are the stages whose
+    state is made of what was handed on: where none of them is continued, everything is handed on anew.
+    """
+
+    job: str
+    stage: str
+    deployment: int
+    records: tuple[str, ...] = ()
+    pending: tuple[str, ...] = ()
+    readers: tuple[str, ...] = ()
+    closed_ms: int | None = None
+
+
 Command = Literal["run", "stop"]
 
 

@@ -58,6 +58,8 @@ def settings(definition: Definition, request: NewVersion) -> None:
                 f"it has {', '.join(definition.sources)}."
             )
         given, kind = definition.sources[source], "topics" if source in request.topics else "addresses"
+        if given.stage:
+            raise RefusedError(f"Source {source} is what stage {given.stage.name} hands on; it has no other place.")
         if (kind == "topics") != (given.kafka is not None):
             raise RefusedError(
                 f"Source {source} is {'a' if given.kafka else 'not a'} Kafka topic; set it with "

@@ -10,6 +10,7 @@ from streamops.model.manifest import Manifest
 from streamops.model.records import Offsets
 from streamops.model.stored import Part
 from streamops.recount.report import moment
+from streamops.store import jobs
 
 
 class Cost(Part):
@@ -70,7 +71,7 @@ def cost(
     for name, stage in target.stages.items():
         if name not in manifest.stages:
             continue
-        start = begins(manifest, name)
+        start = jobs.lasting(target, begins(manifest, name))
         if name in present.stages:
             again[name] = distance(start, stands.get(name, ends))
         else:

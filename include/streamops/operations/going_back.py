@@ -181,7 +181,8 @@ def goal(context: StepContext) -> dict[str, Offsets]:
     """Stage -> offsets that were committed before: up to there results are written again."""
     stopped = context.reported("await_stop", Stopped).stages
     last = {stage: found.offsets for stage, found in stopped.items() if found.offsets}
-    return {**context.checked.stands, **last}
+    wanted, definition = {**context.checked.stands, **last}, context.version().definition
+    return {stage: found for stage, offsets in wanted.items() if (found := jobs.lasting(definition, offsets))}
 
 
 def assess_catch_up(

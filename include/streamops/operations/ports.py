@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -42,6 +42,11 @@ class LedgerPort(Protocol):
 
     def offsets_at(self, topic: str, time_ms: int) -> Mapping[str, int]:
         """First offset whose record is not older than ``time_ms``, by partition. Raises NotFoundError."""
+
+    def read_committed(
+        self, topic: str, start: Mapping[str, int], end: Mapping[str, int]
+    ) -> Iterable[tuple[int, int, int, bytes | None]]:
+        """Records with ``start <= offset < end`` as (partition, offset, timestamp in ms, value)."""
 
     def delete_topics(self, prefix: str) -> Sequence[str]:
         """Delete the topics whose names begin with ``prefix``, which are returned."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from graphlib import TopologicalSorter
 
 from streamops.model.definitions import milliseconds
 from streamops.model.errors import RefusedError
@@ -36,7 +37,7 @@ def starts(
     topics: Mapping[str, str],
     number: int = 0,
 ) -> dict[str, StageStart]:
-    """The start of each stage that is filled again, in deployment ``number``.
+    """The start of each stage that is filled again, in deployment ``number``, and of the stages that these read.
 
     An event is dated ``max_ahead`` after its record at most: all events of a time lie behind the first record that is
     not older than this much before it.
@@ -47,29 +48,56 @@ def starts(
     Raises:
         RefusedError: the topic no longer holds what the stage needs.
     """
-    return {
-        stage: _start(ledger, version, stage, stood[stage], topics, number) for stage in sorted({*stages} & {*stood})
-    }
+    known = verdicts.known(version, {})
+    reads = {stage: set(found.reads) if found else set() for stage, found in known.items()}
+    order = list(TopologicalSorter(reads).static_order())
+    plans: dict[str, refill.Refill] = {}
+    needed: dict[str, int] = {}  # stage -> all results after this time are needed, since the epoch
+    for stage in reversed(order):  # a stage before those that it reads
+        found, before = known[stage], stood.get(stage)
+        reach = refill.reach_ms(found, verdicts.ledger(version.definition)) if found else None
+        finished = [needed[stage]] if stage in needed else []
+        if stage in stages and before:
+            finished.append(before.watermark_ms or 0)
+        if not finished or not reach or not found or (stage in stood and stage not in stages):
+            continue
+        at_end = version.definition.stages[stage].recount is not None
+        plans[stage] = refill.plan(min(finished), reach, stands_at_end=at_end)
+        for read in found.reads:
+            needed[read] = min(needed.get(read, plans[stage].since_ms), plans[stage].since_ms)
+    made: dict[str, StageStart] = {}
+    for stage in (stage for stage in order if stage in plans):
+        offsets = _offsets(ledger, version, stage, plans[stage], stood.get(stage), topics)
+        for read in sorted(reads[stage] & {*made}):
+            offsets = {**made[read].offsets, **offsets}
+        whole_after_ms = plans[stage].whole_after_ms
+        made[stage] = StageStart(
+            since_deployment=number, offsets=offsets, whole_after_ms=whole_after_ms if whole_after_ms > 0 else None
+        )
+    return made
 
 
-def _start(
-    ledger: LedgerPort, version: ArtifactManifest, stage: str, stood: Stood, topics: Mapping[str, str], number: int
-) -> StageStart:
-    definition = version.definition
+def _offsets(
+    ledger: LedgerPort,
+    version: ArtifactManifest,
+    stage: str,
+    plan: refill.Refill,
+    before: Stood | None,
+    topics: Mapping[str, str],
+) -> Offsets:
+    """Where a stage begins to read its topics."""
     found = verdicts.known(version, {})[stage]
-    reach = refill.reach_ms(found, verdicts.ledger(definition)) if found else None
-    if reach is None or not stood.watermark_ms:  # nothing was finished yet: everything is read again
-        return StageStart(since_deployment=number, offsets=stood.start.offsets)
-    plan = refill.plan(stood.watermark_ms, reach, stands_at_end=definition.stages[stage].recount is not None)
     offsets: Offsets = {}
-    for source, reached in stood.offsets.items():
-        first_ms = plan.since_ms - milliseconds(definition.sources[source].max_ahead)
+    for source in (source for source in found.sources if source in topics) if found else ():
+        first_ms = max(0, plan.since_ms - milliseconds(version.definition.sources[source].max_ahead))
         at, kept = ledger.offsets_at(topics[source], first_ms), ledger.beginning_offsets(topics[source])
-        began = stood.start.offsets.get(source, {})
+        began = before.start.offsets.get(source, {}) if before else {}
+        reached = (before.offsets.get(source) if before else None) or at
         offsets[source] = {part: max(min(at.get(part, end), end), began.get(part, 0)) for part, end in reached.items()}
-        if any(began.get(part, 0) < kept.get(part, 0) >= offset for part, offset in offsets[source].items()):
+        everything = plan.whole_after_ms <= 0
+        if not everything and any(began.get(p, 0) < kept.get(p, 0) >= at for p, at in offsets[source].items()):
             raise RefusedError(
                 f"Stage {stage} would be filled again from topic {topics[source]}, which no longer holds what it "
                 "needs; give the changed stage another name, or let the topic keep its records longer."
             )
-    return StageStart(since_deployment=number, offsets=offsets, whole_after_ms=plan.whole_after_ms)
+    return offsets

@@ -15,7 +15,7 @@ from typing import Any
 from streamops import snapshots
 from streamops.model import records
 from streamops.model.definitions import Definition, milliseconds
-from streamops.model.errors import DeniedError, StreamOpsError
+from streamops.model.errors import DeniedError, StreamOpsError, UnreachableError
 from streamops.model.manifest import Manifest
 from streamops.model.records import Control, Deployment, LibraryUse, StageStart
 from streamops.operations import health, receipts, refilling, settling
@@ -34,6 +34,7 @@ from streamops.operations.facts import (
     Waited,
     Worked,
 )
+from streamops.operations.feeding import Feeds
 from streamops.operations.health import Health
 from streamops.operations.requests import NewVersion, Stops
 from streamops.operations.runbook import Step
@@ -344,8 +345,9 @@ def export(
     version = context.version(deployment.version)
     attempt = f"{context.operation.id}-{context.operation.steps[step].tries}"
     began = time.monotonic()
+    feeds = Feeds(store, context.ports.ledger, version.definition, deployment)
     act = partial(
-        snapshots.Export(store, deployment, attempt, twin, context.ports.free_bytes(), context.say).run,
+        snapshots.Export(store, deployment, attempt, twin, context.ports.free_bytes(), feeds.slices, context.say).run,
         context.operation.snapshot,
         version.definition.stages,
         context.origin(),
@@ -430,7 +432,22 @@ def clear_leftovers(context: StepContext, job: str) -> None:
 def finish(context: StepContext) -> Finished:
     """Write the receipt and show it."""
     clear_leftovers(context, context.job)
+    _drop_feeds(context)
     return receipt(context)
+
+
+def _drop_feeds(context: StepContext) -> None:
+    """Delete the feeds of the deployments before this one: what a snapshot needs of them, it holds itself."""
+    before, found = context.before.deployment, jobs.record(context.ports.store, context.job)
+    now = found.deployment if found else 0
+    if not 0 < before < now:
+        return
+    old = context.version(jobs.deployment(context.ports.store, context.job, before).version)
+    for number in range(before, now) if old.definition.feeding else ():
+        try:
+            context.ports.ledger.delete_topics(keys.feed_topics(context.job, number))
+        except UnreachableError as error:
+            context.say(f"Feeds of deployment {number} stay: {error}")
 
 
 def receipt(context: StepContext) -> Finished:

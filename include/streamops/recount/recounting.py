@@ -228,16 +228,26 @@ class _Planner:
             if sink is None or spec is None or (wanted and sink.measurement not in wanted):
                 continue
             try:
-                tail = checkpoints.tail(self.store, f"{prefix}{name}/")
+                tails = list(self._tails(name, prefix))
             except (CheckpointError, NotFoundError):
                 continue
-            if stage.mode == "realtime":
-                self._await_results(name)
-            span = self._span(name, spec.source, tail.offsets.get(spec.source, {}))
-            forerunner = self._had_forerunner(name)
-            plan = StagePlan(name, spec, sink, span, tail.watermark_ms or 0, forerunner, self._after_ms(name))
+            for read, _ in reversed(tails):
+                if self.definition.stages[read].mode == "realtime":
+                    self._await_results(read)
+            end = next((tail.offsets[spec.source] for _, tail in tails if spec.source in tail.offsets), {})
+            bound_ms = min(tail.watermark_ms or 0 for _, tail in tails)
+            span, forerunner = self._span(name, spec.source, end), self._had_forerunner(name)
+            plan = StagePlan(name, spec, sink, span, bound_ms, forerunner, self._after_ms(name))
             plans.setdefault(spec.source, []).append(plan)
         return plans
+
+    def _tails(self, stage: str, prefix: str | None) -> Iterator[tuple[str, checkpoints.Tail]]:
+        """Where a stage stands, then the stages that it reads, and so on: what it has read they had read before."""
+        tail = checkpoints.tail(self.store, f"{prefix}{stage}/")
+        yield stage, tail
+        for read in (of.stage for name, of in self.definition.sources.items() if name in tail.offsets):
+            if read:
+                yield from self._tails(read.name, prefix)
 
     def _after_ms(self, stage: str) -> int:
         """Windows that end by then were written by another job, or by the version before."""

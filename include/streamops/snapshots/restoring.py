@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from streamops.model.errors import SnapshotRefusedError
 from streamops.model.manifest import Manifest, ManifestObject
-from streamops.model.records import now
+from streamops.model.records import FeedSlice, now
 from streamops.snapshots.integrity import verify
 from streamops.spark import checkpoints
 from streamops.store.object_store import ObjectStore
@@ -76,7 +76,7 @@ def restore(
     if not verified:
         verify(store, manifest)
     wanted = set(manifest.stages if stages is None else stages)
-    items = [item for item in manifest.objects if item.stage in wanted]
+    items = [item for item in manifest.objects if item.stage in wanted and _has_readers(store, item, wanted)]
     began = now()
 
     def copy(item: ManifestObject) -> None:
@@ -94,3 +94,11 @@ def restore(
     seconds = (now() - began).total_seconds()
     say(f"{len(items)} objects of snapshot {manifest.job}/{manifest.name} restored in {seconds:.2f} s")
     return batches
+
+
+def _has_readers(store: ObjectStore, item: ManifestObject, stages: Collection[str]) -> bool:
+    """Whether a slice of a feed is continued by any stage; True for every other object."""
+    if item.path != checkpoints.FEED:
+        return True
+    kept = FeedSlice.model_validate_json(store.get(item.key, item.version_id).body)
+    return bool({*kept.readers} & {*stages})

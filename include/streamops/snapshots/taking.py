@@ -10,6 +10,8 @@ snapshot names it.
 
 from __future__ import annotations
 
+import hashlib
+import io
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -20,10 +22,10 @@ from typing import Any
 from streamops.model.errors import CheckpointError, NotFoundError, SnapshotRefusedError, StreamOpsError
 from streamops.model.manifest import Manifest, ManifestObject, ManifestStage
 from streamops.model.names import checked
-from streamops.model.records import Deployment, StageStart, now
+from streamops.model.records import Deployment, FeedSlice, Offsets, StageStart, now
 from streamops.snapshots import catalogue, integrity
 from streamops.spark import checkpoints
-from streamops.spark.checkpoints import Tail
+from streamops.spark.checkpoints import FEED, Tail
 from streamops.store import keys
 from streamops.store.object_store import ObjectInfo, ObjectStore
 
@@ -95,6 +97,7 @@ class Export:
     Args:
         attempt: names the prefix of the data; another try that repeats it copies over its own objects.
         free_bytes: free where the object store keeps its data; None when no one knows.
+        slices: of the feeds through which stages read each other, once it is known up to where each has read.
     """
 
     store: ObjectStore
@@ -102,6 +105,7 @@ class Export:
     attempt: str
     twin: Twin | None = None
     free_bytes: int | None = None
+    slices: Callable[[Mapping[str, Offsets]], Mapping[str, FeedSlice]] = lambda read: {}
     say: Say = lambda line: None
 
     def run(
@@ -131,6 +135,9 @@ class Export:
                 "wait until its driver is healthy."
             )
         done = self._copy(epoch, list(stages))
+        slices = self.slices({stage: described.offsets for stage, (described, _) in done.items()})
+        for stage, kept in slices.items():
+            done[stage][1].append(self._keep(stage, kept))
         return Manifest(
             job=deployment.job,
             name=checked("snapshot", name),
@@ -151,6 +158,17 @@ class Export:
             fingerprints=dict(fingerprints or {}),
             objects=tuple(item for _, items in done.values() for item in items),
         ).signed(self.store.keyring)
+
+    def _keep(self, stage: str, kept: FeedSlice) -> ManifestObject:
+        """Store a slice of a feed beside what was copied."""
+        body = kept.model_dump_json().encode()
+        digest = hashlib.sha256(body).hexdigest()
+        key = f"{keys.snapshot_data(self.deployment.job, self.attempt, stage)}{FEED}"
+        version = self.store.put_file(key, io.BytesIO(body), digest)
+        if self.twin and self.twin.stages & {*kept.readers}:
+            self.store.put_file(f"{self.twin.epoch}{stage}/{FEED}", io.BytesIO(body), digest)
+        self.say(f"{stage}: {len(kept.records)} records of its feed, {len(kept.pending)} results to be handed on")
+        return ManifestObject(stage=stage, path=FEED, key=key, size=len(body), sha256=digest, version_id=version)
 
     def _copy(self, epoch: int, stages: list[str]) -> dict[str, tuple[ManifestStage, list[ManifestObject]]]:
         """Every stage at once. Two reads come first: of the checkpoints, and of what earlier snapshots hold."""

@@ -35,6 +35,7 @@ from streamops.store.object_store import Copied, ObjectInfo, ObjectStore
 R = TypeVar("R")
 
 THREADS = 24  # for each stage
+FEED = "streamops-feed.json"  # beside Spark's files, in a snapshot: the stage's ``FeedSlice``
 _ATTEMPTS = 5  # of reading a checkpoint that a running query changes meanwhile
 
 _STATE = re.compile(

@@ -103,7 +103,14 @@ def places(definition: Definition, over: Mapping[str, str]) -> dict[str, str]:
 
 def offset_keys(definition: Definition, over: Mapping[str, str]) -> dict[str, str]:
     """Source to the key under which Spark's offsets of it stand: the topic, or the source's own name."""
-    return {name: name for name in definition.sources} | topics(definition, over)
+    found = places(definition, over)
+    return {name: found[name] if source.kafka or source.stage else name for name, source in definition.sources.items()}
+
+
+def lasting(definition: Definition, offsets: Offsets) -> Offsets:
+    """Offsets that mean the same in another deployment: those of a feed do not, each deployment has its own."""
+    feeds = {name for name, source in definition.sources.items() if source.stage}
+    return {source: parts for source, parts in offsets.items() if source not in feeds}
 
 
 def starts(
@@ -125,6 +132,7 @@ def starts(
         refilled: of those, the ones that begin elsewhere.
     """
     known = manifest.stages if manifest else {}
+    sources = [name for name, source in definition.sources.items() if not source.stage]  # a feed begins anew
     lowest: Offsets = {}
     for stage in known.values():
         for source, partitions in stage.offsets.items():
@@ -133,12 +141,12 @@ def starts(
                 place[partition] = min(place.get(partition, offset), offset)
     missing = [name for name in definition.stages if name not in known]
     if missing:
-        for source in definition.sources:
+        for source in sources:
             if not lowest.get(source):
                 lowest[source] = first(source).get(source, {})
-    fresh = StageStart(since_deployment=number, offsets={s: lowest.get(s, {}) for s in definition.sources})
+    fresh = StageStart(since_deployment=number, offsets={source: lowest.get(source, {}) for source in sources})
     found = {name: known[name].start if name in known else fresh for name in definition.stages}
     for name in set(empty) & set(known) & set(found):
-        read = {source: known[name].offsets.get(source) or lowest.get(source, {}) for source in definition.sources}
+        read = {source: known[name].offsets.get(source) or lowest.get(source, {}) for source in sources}
         found[name] = StageStart(since_deployment=number, offsets=read)
     return found | dict(refilled or {})

@@ -156,6 +156,11 @@ def results(job: str, stage: str) -> str:
     return f"{every_result(job)}{checked('stage', stage)}.json"
 
 
+def feed(job: str, stage: str, deployment: int) -> str:
+    """What must be remembered of the feed through which a stage is read by others of a deployment."""
+    return f"{every_result(job)}{checked('stage', stage)}.feed-{deployment}.json"
+
+
 def every_result(job: str) -> str:
     """Prefix of what ``results`` names."""
     return f"jobs/{checked('job', job)}/results/"
@@ -174,6 +179,16 @@ def refused(job: str, stage: str, digest: str) -> str:
 def results_topic(job: str, stage: str) -> str:
     """The topic through which a real-time stage's results leave Spark."""
     return f"{results_topics(job)}{checked('stage', stage)}"
+
+
+def feed_topic(job: str, stage: str, deployment: int) -> str:
+    """The topic through which other stages of a deployment read a stage's results."""
+    return f"{feed_topics(job, deployment)}{checked('stage', stage)}"
+
+
+def feed_topics(job: str, deployment: int) -> str:
+    """What the names of a deployment's feeds begin with; they are among the job's results topics."""
+    return f"{results_topics(job)}feed.{deployment}."
 
 
 def results_topics(job: str) -> str:

@@ -39,6 +39,7 @@ _REFILLED = (
     "Its old state is left behind: it begins empty, {reach} before the switch, and reads again from the ledger what "
     "the windows of then need. No result is missing, and none is partial; they are late until it has caught up."
 )
+_EMPTY = "It continues with empty state: windows that were open are dropped, and the first ones after that are partial."
 _NEW_SHAPE = (
     "Windows of two shapes must not be mixed, so the stage continues where it had read to with empty state: windows "
     "that were open are dropped, and windows that reach back before the switch hold only what came after it. "
@@ -94,7 +95,50 @@ def verdicts(
         for stage in new
     ]
     found += [_vanishes(stage, old[stage], fresh, version) for stage in gone]
-    return tuple(found)
+    return tuple(_in_step({item.stage: item for item in found}, new, ledger or {}).values())
+
+
+def _in_step(
+    found: dict[str, Verdict], new: Mapping[str, Fingerprint | None], ledger: Mapping[str, str]
+) -> dict[str, Verdict]:
+    """Verdicts of stages that read each other: the state of both is kept, or both are filled again.
+
+    What a stage that begins anew hands on is not what the state of its readers was made of; and a reader that is
+    filled again needs results that were handed on before, which a stage gives again only when it reads again itself.
+    """
+    pairs = [(stage, read) for stage, item in new.items() if item for read in item.reads]
+    before: dict[str, Verdict] | None = None
+    while before != found:
+        before = dict(found)
+        for stage, read in pairs:
+            if _is_kept(found[stage]) and not _is_kept(found[read]):
+                found[stage] = _anew(stage, f"Stage {read}, which it reads, begins anew.", new[stage], ledger)
+            elif found[stage].outcome == "refilled" and _is_kept(found[read]):
+                others = [other for other, of in pairs if of == read and _is_kept(found[other])]
+                if others:
+                    reason = f"Stage {read} cannot give its results again, because {' and '.join(others)} has them."
+                    found[stage] = _anew(stage, " ".join((*found[stage].reasons, reason)), None, ledger)
+                else:
+                    reason = f"Stage {stage} reads it, and is filled again."
+                    found[read] = _anew(read, reason, new[read], ledger)
+                    if found[read].outcome != "refilled":
+                        found[read] = before[read]
+                        reason = f"Stage {read} cannot be filled again from the ledger."
+                        found[stage] = _anew(stage, " ".join((*found[stage].reasons, reason)), None, ledger)
+    return found
+
+
+def _is_kept(verdict: Verdict) -> bool:
+    return verdict.outcome in ("kept", "kept with caveat")
+
+
+def _anew(stage: str, reason: str, new: Fingerprint | None, ledger: Mapping[str, str]) -> Verdict:
+    """Filled again where that is possible, else empty."""
+    reach = refill.reach_ms(new, ledger) if new else None
+    if reach:
+        consequence = _REFILLED.format(reach=length(reach * 1000))
+        return Verdict(stage=stage, outcome="refilled", reasons=(reason,), consequence=consequence)
+    return Verdict(stage=stage, outcome="starts empty", reasons=(reason,), consequence=_EMPTY, lost=True)
 
 
 def _appears(stage: str, gone: list[str], version: str) -> Verdict:
@@ -134,7 +178,7 @@ def continued(
     worst = max(findings, key=lambda item: _WEIGHT[item.outcome]).outcome
     told = [item for item in findings if item.outcome == worst]
     reasons = tuple(dict.fromkeys(item.reason for item in findings))
-    same = old and new and set(new.sources) <= set(old.sources)
+    same = old and new and (set(new.sources) <= set(old.sources) or old.reads != new.reads)
     reach = refill.reach_ms(new, ledger or {}) if new and same else None
     if reach and worst in ("kept with caveat", "starts empty") and any(item.refill for item in findings):
         consequence = _REFILLED.format(reach=length(reach * 1000))
@@ -165,6 +209,10 @@ def _missing(old: Fingerprint | None, new: Fingerprint | None) -> Iterable[_Find
 
 
 def _differences(old: Fingerprint, new: Fingerprint) -> Iterable[_Finding]:
+    if old.reads != new.reads:
+        reason = f"It reads {_read(new)} instead of {_read(old)}."
+        yield _Finding(outcome="starts empty", reason=reason, consequence=_EMPTY, refill=True)
+        return
     sources = (set(old.sources), set(new.sources))
     old, new = _without(old, sources[0] - sources[1]), _without(new, sources[1] - sources[0])
     if not old.stateful and not new.stateful:
@@ -186,6 +234,10 @@ def _differences(old: Fingerprint, new: Fingerprint) -> Iterable[_Finding]:
         yield _caveat(f"Source {source} is added.", f"Of {source} counts what is read from its declared start on.")
     for source in sorted(set(old.sources) - set(new.sources)):
         yield _caveat(f"Source {source} is removed.", f"What {source} holds beyond the switch is not read.")
+
+
+def _read(fingerprint: Fingerprint) -> str:
+    return f"stage {' and '.join(fingerprint.reads)}" if fingerprint.reads else f"{' and '.join(fingerprint.sources)}"
 
 
 def _without(fingerprint: Fingerprint, sources: Iterable[str]) -> Fingerprint:

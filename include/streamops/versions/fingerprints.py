@@ -120,6 +120,7 @@ class Fingerprint(_Model):
     provider: str
     partitions: int
     sources: tuple[str, ...] = ()
+    reads: tuple[str, ...] = ()  # stages of the job, whose results some of the sources are
     params: tuple[str, ...] = ()  # names of the params that the stage's function takes
     watermarks: tuple[Watermark, ...] = ()
     operators: tuple[Operator, ...] = ()

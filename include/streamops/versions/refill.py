@@ -31,7 +31,7 @@ def reach_ms(stage: Fingerprint, ledger: Mapping[str, str]) -> int | None:
     """
     times = {f"{source}.{column}" for source, column in ledger.items()}
     watched = {column for watermark in stage.watermarks for column in watermark.column.split(" or ")}
-    if not set(stage.sources) <= set(ledger) or not watched <= times:
+    if not set(stage.sources) <= set(ledger) or not (stage.reads or watched <= times):
         return None
     found = [operator.window for operator in stage.operators]
     if not found or any(operator.kind != "aggregation" for operator in stage.operators):

@@ -34,9 +34,11 @@ def of_snapshot(manifest: Manifest, new: ArtifactManifest, params: Mapping[str, 
 
 
 def ledger(definition: Definition) -> dict[str, str]:
-    """Topics whose events are dated by ``max_ahead`` after their records at most, with the column of their time."""
+    """Sources whose events are dated by ``max_ahead`` after their records at most, with the column of their time."""
     return {
-        name: source.event_time for name, source in definition.sources.items() if source.kafka and source.event_time
+        name: source.event_time
+        for name, source in definition.sources.items()
+        if (source.kafka or source.stage) and source.event_time
     }
 
 

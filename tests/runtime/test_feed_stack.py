@@ -1,0 +1,112 @@
+"""A feed on the real Kafka: one writer at a time, and whoever comes next knows what was handed on."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from streamops.clients.kafka import Ledger
+from streamops.model.definitions import InfluxSink
+from streamops.model.errors import LeaseLostError
+from streamops.model.feeds import FOR, TOTAL
+from streamops.model.records import FeedSlice
+from streamops.spark import checkpoints
+from streamops.store import documents, keys
+from streamops.store.object_store import ObjectStore
+from streamops_runtime.feed import Feed
+
+pytestmark = pytest.mark.stack
+SINK = InfluxSink(measurement="pages", tags=("page",))
+
+
+def row(page: str, time: int, value: int) -> dict[str, Any]:
+    return {"page": page, "time": time, "value": value}
+
+
+@pytest.fixture
+def job(stack) -> Iterator[str]:
+    name = f"feed-{uuid.uuid4().hex[:8]}"
+    yield name
+    ledger = Ledger(stack)
+    ledger.delete_topics(keys.results_topics(name))
+    ledger.close()
+
+
+@pytest.fixture
+def open_feed(stack, job) -> Iterator[Callable[[int], Feed]]:
+    opened: list[Feed] = []
+
+    def open_one(deployment: int) -> Feed:
+        store = ObjectStore(stack)
+        feed = Feed(job, "counts", deployment, stack.kafka_bootstrap_servers, store, SINK, ("value",))
+        opened.append(feed)
+        feed.open()
+        return feed
+
+    yield open_one
+    for feed in opened:
+        feed.close()
+
+
+def read(stack, job: str, deployment: int = 1) -> list[tuple[str, int, int]]:
+    """What a reader sees: page, time and change."""
+    ledger, topic = Ledger(stack), keys.feed_topic(job, "counts", deployment)
+    rows = [json.loads(value or b"") for *_, value in ledger.read_committed(topic, {}, ledger.end_offsets(topic))]
+    ledger.close()
+    return [(item["page"], item["time"], item["value"]) for item in rows]
+
+
+def test_the_next_writer_hands_on_what_changed_and_the_one_before_cannot_any_more(stack, job, open_feed):
+    first = open_feed(1)
+    first.hand_on([row("a", 1000, 3), row("b", 1000, 5)])
+    second = open_feed(1)  # nothing but the topic tells it what was handed on
+    with pytest.raises(LeaseLostError):
+        first.hand_on([row("a", 1000, 100)])
+    second.hand_on([row("a", 1000, 4), row("b", 1000, 5)])
+    assert read(stack, job) == [("a", 1000, 3), ("b", 1000, 5), ("a", 1000, 1)]
+
+
+def test_what_was_not_committed_is_never_seen_and_handed_on_again(stack, job, open_feed):
+    first = open_feed(1)
+    first.hand_on([row("a", 1000, 3)])
+    producer = first._producer
+    assert producer is not None
+    producer.begin_transaction()  # killed before it commits
+    producer.produce(first.topic, json.dumps({**row("a", 1000, 7), TOTAL: [10]}).encode(), partition=0)
+    producer.flush(10)
+    second = open_feed(1)
+    second.hand_on([row("a", 1000, 10)])
+    assert read(stack, job) == [("a", 1000, 3), ("a", 1000, 7)]
+
+
+def test_points_that_do_not_change_any_more_are_forgotten_and_stay_so(stack, job, open_feed):
+    first = open_feed(1)
+    first.hand_on([row("a", 1000, 3), row("a", 2000, 3)])
+    first.forget(1000)
+    first.save()
+    second = open_feed(1)
+    second.hand_on([row("a", 1000, 3), row("a", 2000, 5)])
+    assert read(stack, job) == [("a", 1000, 3), ("a", 2000, 3), ("a", 2000, 2)]
+    assert second.left_out == 1
+
+
+def test_another_deployment_begins_with_the_slice_of_the_snapshot_once(stack, job, open_feed):
+    known = json.dumps({**row("a", 1000, 3), TOTAL: [3], FOR: []})
+    unread = json.dumps({**row("b", 1000, 5), TOTAL: [5], FOR: ["minutes"]})
+    pending = (json.dumps(row("a", 1000, 4)), json.dumps(row("a", 500, 9)))
+    begun = FeedSlice(
+        job=job, stage="counts", deployment=1, records=(known, unread), pending=pending, readers=("minutes",),
+        closed_ms=500,
+    )  # fmt: skip
+    store = ObjectStore(stack)
+    documents.write(store, f"{keys.stage(job, 2, 1, 'counts')}{checkpoints.FEED}", begun)
+    wanted = [("a", 1000, 3), ("b", 1000, 5), ("a", 1000, 1)]
+    open_feed(2)
+    assert read(stack, job, 2) == wanted
+    store.delete([keys.feed(job, "counts", 2)])  # killed before it had noted that
+    open_feed(2).hand_on([row("a", 1000, 4), row("b", 1000, 6)])
+    assert read(stack, job, 2) == [*wanted, ("b", 1000, 1)]
