@@ -101,10 +101,10 @@ class Session:
         return found.value if found else None
 
     def lags(self) -> dict[str, int]:
-        """Rows that each stage is behind the topic's end."""
+        """Rows that each stage that reads trades is behind the topic's end."""
         end, status = self.end(), self.status()
-        stages = status.stages if status else {}
-        return {name: end - sum(stage.offsets.get("trades", {}).values()) for name, stage in stages.items()}
+        stages = status.stages.items() if status else ()
+        return {name: end - sum(of.offsets["trades"].values()) for name, of in stages if "trades" in of.offsets}
 
     def end(self) -> int:
         """How many trades were ever written to the topic."""

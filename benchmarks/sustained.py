@@ -41,7 +41,9 @@ def _watched(session: Session, seconds: float) -> dict[str, Any]:
         "rate": round((last - first) / elapsed, 1),
         "cores": shares(before, used(session.supervisor), elapsed),
         "lag": {
-            stage: _lag([(at, lags[stage]) for at, lags in samples if stage in lags]) for stage in session.stages()
+            stage: _lag(points)
+            for stage in session.stages()
+            if (points := [(at, lags[stage]) for at, lags in samples if stage in lags])
         },
         "lateness": {
             name: vars(found) for name, values in late.items() if (found := spread(value for _, value in values))

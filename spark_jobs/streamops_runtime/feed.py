@@ -37,7 +37,7 @@ log = logging.getLogger("feed")
 
 
 class Feed:
-    """What one stage hands on. Used by one thread, except for ``forget`` and ``trim``.
+    """What one stage hands on. Used by one thread, except for ``look_back``.
 
     Args:
         sink: the stage's, whose tags and time are what a point is known by.
@@ -62,6 +62,7 @@ class Feed:
         self._handed = self._nothing()
         self._producer: confluent_kafka.Producer | None = None
         self._lock = threading.Lock()
+        self._unread = 0  # the first offset that a reader may still ask for
         self._needless: deque[tuple[float, int]] = deque()  # when -> the offset before which nothing was needed
 
     def _nothing(self) -> Handed:
@@ -144,7 +145,7 @@ class Feed:
         try:
             with self._lock:
                 changes = [change for row in rows if (change := self._handed.change(row))]
-                self._send(producer, self._handed, changes)
+            self._send(producer, self._handed, changes)
         except StreamOpsError:
             self._producer = None
             raise
@@ -169,8 +170,9 @@ class Feed:
             producer.commit_transaction(_WAIT_S)
 
         self._tried(send)
-        for number, record in enumerate(records):
-            handed.note(record, offsets[number])
+        with self._lock:
+            for number, record in enumerate(records):
+                handed.note(record, offsets[number])
 
     def _tried(self, act: Callable[[], object]) -> None:
         try:
@@ -194,21 +196,24 @@ class Feed:
         except UnreachableError as error:
             log.warning("%s: the position is stored later: %s", position.stage, error)
 
-    # --- from the driver's thread
-
-    def forget(self, until_ms: int) -> None:
-        """Forget the points up to a time: the stage has committed a watermark that lets none of them change."""
-        with self._lock:
-            self._handed.forget(until_ms)
-
-    def trim(self, read: int, moment: float) -> None:
-        """Let Kafka delete what nobody needs: what was not needed ``KEPT_S`` ago, so that a snapshot can finish.
+    def look_back(self, closed_ms: int | None, read: int) -> None:
+        """Remember less: what was committed tells what nobody asks for any more. Another thread may say so.
 
         Args:
+            closed_ms: points up to this time do not change any more; since the epoch.
             read: the first offset that a reader may still ask for.
+        """
+        with self._lock:
+            self._handed.forget(closed_ms)
+        self._unread = read
+
+    def trim(self, moment: float) -> None:
+        """Let Kafka delete what was not needed any more ``KEPT_S`` ago; a snapshot that has begun needs what is newer.
+
+        Args:
             moment: of a monotonic clock, in seconds.
         """
-        self._needless.append((moment, min(read, self._position.since)))
+        self._needless.append((moment, min(self._unread, self._position.since)))
         while len(self._needless) > 1 and self._needless[1][0] <= moment - KEPT_S:
             self._needless.popleft()
         then, before = self._needless[0]

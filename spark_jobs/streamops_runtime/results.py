@@ -206,10 +206,10 @@ class Results:
             self._ahead_ms = self._window_ms
         self._points = self._none()
 
-    def look_back(self, watermark_ms: int | None) -> None:
-        """Remember no more of the feed than what may change: the stage has committed this watermark."""
-        if self.feed is not None and watermark_ms:
-            self.feed.forget(watermark_ms - self._window_ms)
+    def look_back(self, watermark_ms: int | None, read: int) -> None:
+        """Keep no more of the feed than what may change or is unread: the stage has committed this watermark."""
+        if self.feed is not None:
+            self.feed.look_back(watermark_ms - self._window_ms if watermark_ms else None, read)
 
     def open(self) -> None:
         """Read on where the writer before stopped. Raises UnreachableError."""
@@ -303,6 +303,8 @@ class Results:
                 self._settled.set()
             if moment - trimmed > TRIM_S:
                 self._trim()
+                if self.feed is not None:
+                    self.feed.trim(moment)
                 trimmed = moment
 
     def _present(self, quiet_s: float) -> int | None:

@@ -364,26 +364,23 @@ class Work:
                 self._tell(driver)
                 told = moment
             if moment - summed > SUMMARY_S:
-                self._look_back(moment)
+                self._look_back()
                 self._sum_up()
                 summed = moment
             time.sleep(LOOK_S)
 
-    def _look_back(self, moment: float) -> None:
+    def _look_back(self) -> None:
         """Let go of what no stage, and no snapshot that is being taken, will ask a feed for."""
         for stage in self.stages:
-            if not isinstance(stage.gate, Results) or (feed := stage.gate.feed) is None:
+            if not isinstance(stage.gate, Results) or stage.gate.feed is None:
                 continue
-            stage.gate.look_back(self.progress[stage.name].status.watermark_ms)
-            sources = self.definition.sources
-            names = [name for name, of in sources.items() if of.stage and of.stage.name == stage.name]
             read = [
-                offsets.get("0", 0)
-                for progress in self.progress.values()
-                for name, offsets in progress.status.offsets.items()
-                if name in names
+                self.progress[reader].status.offsets.get(name, {}).get("0", 0)
+                for reader, function in self.functions.items()
+                for name in function.sources
+                if (of := self.definition.sources[name].stage) and of.name == stage.name
             ]
-            feed.trim(min(read, default=0), moment)
+            stage.gate.look_back(self.progress[stage.name].status.watermark_ms, min(read, default=0))
 
     def _placement_due(self, moment: float) -> bool:
         """Whether executors have joined that hold no state."""

@@ -136,8 +136,9 @@ def test_a_stage_that_reads_another_counts_each_event_once_whatever_happens(job,
     is_live(job)
     invariant(job, start)
 
-    for name in ("stopped", "running"):  # each is of a moment whose future was handed on already
-        operator.run("restore_job", job.name, snapshot=name)
+    # Each snapshot is of a moment whose future was handed on already.
+    for runbook, name in (("rollback_job", "stopped"), ("restore_job", "running")):
+        operator.run(runbook, job.name, snapshot=name)
         is_live(job)
         invariant(job, start)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from fresh_job import as_root
 from streamops.clients.kafka import Ledger
 from streamops.model.definitions import InfluxSink
 from streamops.model.errors import LeaseLostError
@@ -86,7 +87,7 @@ def test_what_was_not_committed_is_never_seen_and_handed_on_again(stack, job, op
 def test_points_that_do_not_change_any_more_are_forgotten_and_stay_so(stack, job, open_feed):
     first = open_feed(1)
     first.hand_on([row("a", 1000, 3), row("a", 2000, 3)])
-    first.forget(1000)
+    first.look_back(1000, 0)
     first.save()
     second = open_feed(1)
     second.hand_on([row("a", 1000, 3), row("a", 2000, 5)])
@@ -107,6 +108,6 @@ def test_another_deployment_begins_with_the_slice_of_the_snapshot_once(stack, jo
     wanted = [("a", 1000, 3), ("b", 1000, 5), ("a", 1000, 1)]
     open_feed(2)
     assert read(stack, job, 2) == wanted
-    store.delete([keys.feed(job, "counts", 2)])  # killed before it had noted that
+    ObjectStore(as_root(stack)).delete([keys.feed(job, "counts", 2)])  # killed before it had noted that
     open_feed(2).hand_on([row("a", 1000, 4), row("b", 1000, 6)])
     assert read(stack, job, 2) == [*wanted, ("b", 1000, 1)]

@@ -189,7 +189,7 @@ def test_a_stage_may_read_another(spark: SparkSession, reading: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "old", "new", "says"),
     [
-        ("v1.yaml", "add: [value]", "add: [share]", "column share of per_page is decimal.*whole numbers"),
+        ("v1.yaml", "add: [value]", "add: [share]", "column share of per_page is double.*whole numbers"),
         ("v1.yaml", "add: [value]", "add: [clicks]", "per_page has no column clicks"),
         ("v1.yaml", "value bigint", "value int", "value of per_page is bigint"),
         ("v1.yaml", "time bigint", "time timestamp", "time is handed on as bigint"),
