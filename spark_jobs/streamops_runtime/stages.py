@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
 from streamops.model.definitions import Definition
 from streamops.model.records import LIVE, Deployment, Offsets
@@ -125,9 +125,7 @@ def start(
     )
     if isinstance(stage.gate, Results):
         live = stage.gate.live = stage.phase is Phase.LIVE
-        writer = writer.format("kafka").option("kafka.bootstrap.servers", servers).option("kafka.linger.ms", "5")
-        writer = writer.option("topic", stage.gate.topic)
-        writer = writer.trigger(realTime=LIVE_BATCH) if live else writer.trigger(availableNow=True)
+        writer = to_topic(writer, servers, stage.gate.topic, LIVE_BATCH if live else None)
     else:
         stage.gate.failure = None
         writer = writer.foreachBatch(stage.gate)
@@ -137,6 +135,17 @@ def start(
             stage.gate.pace = Pace(watermark_delay_ms(frame))
     stage.query = writer.start()
     stage.began = time.monotonic()
+
+
+def to_topic(writer: DataStreamWriter, servers: str, topic: str, live: str | None) -> DataStreamWriter:
+    """The way of a real-time stage's results.
+
+    Args:
+        live: the time between two commits, in real time; None for batches until everything is read.
+    """
+    writer = writer.format("kafka").option("kafka.bootstrap.servers", servers).option("kafka.linger.ms", "5")
+    writer = writer.option("topic", topic)
+    return writer.trigger(realTime=live) if live else writer.trigger(availableNow=True)
 
 
 def end(stage: RunningStage) -> None:

@@ -1,37 +1,46 @@
 """A short run of every stage before the real one: loads classes, compiles plans, opens connections.
 
 Each stage runs as a stream over the last moment of its sources, with a checkpoint of its own that is removed
-afterwards, and with nothing written. Each further round continues from that checkpoint, so that loading state is warm
+afterwards. Nothing is written to its sinks; results of a real-time stage go into a topic that is removed as well, and
+it runs in real time for a moment, too. Each further round continues from that checkpoint, so that loading state is warm
 as well. The first real batch then finds driver and executors warm.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
+import confluent_kafka
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
+from pyspark.sql.types import IntegralType
 
-from streamops.model.definitions import Definition
+from streamops.clients.kafka import Ledger
+from streamops.model.definitions import Definition, Source
 from streamops.model.errors import StreamOpsError
 from streamops.settings import Settings
 from streamops.spark import checkpoints
 from streamops.store import keys
 from streamops.store.object_store import ObjectStore
-from streamops_runtime.code import StageFunction, reads
+from streamops_runtime.code import StageFunction
 from streamops_runtime.gate import StopAtBoundary
-from streamops_runtime.sources import accepted
+from streamops_runtime.results import encoded
+from streamops_runtime.sources import accepted, kafka_stream, schema_of
+from streamops_runtime.stages import to_topic
 from streamops_runtime.streams import Places, raw_stream
 
 RECENT_MS = 2000
 LIMIT_S = 45.0  # on a machine that also runs the version to be replaced
+LIVE_BATCH, LIVE_LIMIT_S = "5 seconds", 30.0  # the same, in real time
 _MANY, _FEW = 100, 4  # batches of a stage
+_INVENTED = 200  # records
 
 log = logging.getLogger("warmup")
 
@@ -44,70 +53,150 @@ class _End:
     come: threading.Event = field(default_factory=threading.Event)
 
 
-def run_all(
-    spark: SparkSession,
-    settings: Settings,
-    store: ObjectStore,
-    definition: Definition,
-    functions: Mapping[str, StageFunction],
-    where: Places,
-    launch: str,
-    rounds: int = 1,
-) -> None:
-    """Run all stages at once; what goes wrong here is logged and otherwise of no consequence.
-
-    A stage that reads another is left out: what it would read is there only once the real ones run.
+@dataclass(frozen=True)
+class WarmUp:
+    """The stages of a version, run for a moment.
 
     Args:
-        rounds: the first lasts ``LIMIT_S`` seconds and the batch after it at most, each other a few batches.
+        places: where its sources read.
+        launch: names what is written meanwhile, and removed at the end.
     """
-    # Of its own: what another driver of the launch left, or still writes, would keep the queries from starting.
-    prefix = f"{keys.warm_up(definition.job, launch)}{uuid.uuid4().hex}/"
-    try:
-        for number in range(rounds):
-            begun, end = time.monotonic(), _End(_FEW if number else _MANY)
-            queries = []
-            for name, function in functions.items():
-                if reads(definition, function):
-                    continue
-                checkpoints.drop_planned(store, f"{prefix}{name}/")  # of the round before
-                frame = _recent(spark, definition, function, where)
-                queries.append(_start(spark, frame, f"s3a://{settings.s3_bucket}/{prefix}{name}", end))
-            _wait(queries, end, begun + LIMIT_S)
-            log.info("warm-up %s of %s took %.1f s", number + 1, rounds, time.monotonic() - begun)
-    except (PySparkException, StreamOpsError) as error:
-        end.come.set()
-        log.warning("warm-up was left out: %s", str(error).splitlines()[0][:300])
-    finally:
+
+    spark: SparkSession
+    settings: Settings
+    store: ObjectStore
+    definition: Definition
+    functions: Mapping[str, StageFunction]
+    places: Places
+    launch: str
+
+    def run(self, rounds: int = 1) -> None:
+        """Run all stages at once; what goes wrong here is logged and otherwise of no consequence.
+
+        Args:
+            rounds: the first lasts ``LIMIT_S`` seconds and the batch after it at most, each other a few batches.
+        """
+        # Of its own: what another driver of the launch left, or still writes, would keep the queries from starting.
+        prefix = f"{keys.warm_up(self.definition.job, self.launch)}{uuid.uuid4().hex}/"
+        ledger, end = Ledger.at(self.places.kafka), _End(_MANY)
+        queries: dict[str, StreamingQuery] = {}
         try:
-            store.delete([info.key for info in store.list(keys.warm_up(definition.job, launch))])
-        except StreamOpsError as error:
-            log.warning("what the warm-up wrote is not removed: %s", error)
+            self._prepare_topics(ledger)
+            for number in range(rounds):
+                begun, end = time.monotonic(), _End(_FEW if number else _MANY)
+                queries = {name: self._start(name, prefix, end) for name in self.functions}
+                _wait(queries.values(), end, begun + LIMIT_S)
+                log.info("warm-up %s of %s took %.1f s", number + 1, rounds, time.monotonic() - begun)
+            # One that has read nothing would begin with all that its topic holds.
+            if live := [name for name, query in queries.items() if self._is_live(name) and _has_read(query)]:
+                begun = time.monotonic()
+                _run_live([self._start(name, prefix, None) for name in live])
+                log.info("warm-up in real time took %.1f s", time.monotonic() - begun)
+        except (PySparkException, StreamOpsError) as error:
+            end.come.set()
+            log.warning("warm-up was left out: %s", str(error).splitlines()[0][:300])
+        finally:
+            try:
+                ledger.delete_topics(keys.warm_up_topics(self.definition.job, self.launch))
+                self.store.delete(
+                    [info.key for info in self.store.list(keys.warm_up(self.definition.job, self.launch))]
+                )
+            except StreamOpsError as error:
+                log.warning("what the warm-up wrote is not removed: %s", error)
+            ledger.close()
 
+    def _is_live(self, stage: str) -> bool:
+        return self.definition.stages[stage].mode == "realtime"
 
-def _recent(spark: SparkSession, definition: Definition, function: StageFunction, where: Places) -> DataFrame:
-    frames = {}
-    for name in function.sources:
-        source = definition.sources[name]
-        if not source.kafka:  # what is there already belongs to the version that runs
-            end = source.model_copy(update={"start": "latest"})
-            frames[name] = accepted(name, source, raw_stream(spark, name, end, where))
-            continue
-        raw = (
-            spark.readStream.format("kafka")
-            .option("kafka.bootstrap.servers", where.kafka)
-            .option("subscribe", where.places.get(name, source.address))
-            .option("startingTimestamp", str(int(time.time() * 1000) - RECENT_MS))
-            .option("startingOffsetsByTimestampStrategy", "latest")
-            .option("maxOffsetsPerTrigger", 5000)
-            .name(name)
-            .load()
+    def _topic(self, name: str) -> str:
+        """Where a stage's results go meanwhile, or what a source reads instead of what a stage hands on."""
+        return f"{keys.warm_up_topics(self.definition.job, self.launch)}{name}"
+
+    def _prepare_topics(self, ledger: Ledger) -> None:
+        for stage in filter(self._is_live, self.functions):
+            ledger.ensure_topic(self._topic(stage))
+        for name, source in self.definition.sources.items():
+            if source.stage:  # there is nothing to read before the real stage runs
+                ledger.ensure_topic(self._topic(f"source.{name}"))
+                _invent(self.places.kafka, self._topic(f"source.{name}"), name, source)
+
+    def _frame(self, stage: str, *, live: bool) -> DataFrame:
+        frames, function = {}, self.functions[stage]
+        for name in function.sources:
+            source = self.definition.sources[name]
+            place = self.places.places.get(name, source.address)
+            if source.stage:
+                raw = kafka_stream(
+                    self.spark, name, source, self.places.kafka, topic=self._topic(f"source.{name}"), live=live
+                )
+            elif source.kafka and live:
+                raw = kafka_stream(self.spark, name, source, self.places.kafka, topic=place, live=True)
+            elif source.kafka:
+                raw = _recent(self.spark, name, self.places.kafka, place)
+            else:  # what is there already belongs to the version that runs
+                raw = raw_stream(self.spark, name, source.model_copy(update={"start": "latest"}), self.places)
+            frames[name] = accepted(name, source, raw)
+        return function(frames)
+
+    def _start(self, stage: str, prefix: str, end: _End | None) -> StreamingQuery:
+        """Start a stage: in batches until the end comes, or in real time."""
+        checkpoints.drop_planned(self.store, f"{prefix}{stage}/")  # of the round before
+        frame, output = self._frame(stage, live=end is None), self.definition.stages[stage].output
+        sink = self.definition.stages[stage].sinks[0].influxdb
+        if self._is_live(stage) and sink:
+            frame = encoded(frame, sink, 0, 0)
+        writer = frame.writeStream.outputMode(output).option(
+            "checkpointLocation", f"s3a://{self.settings.s3_bucket}/{prefix}{stage}"
         )
-        frames[name] = accepted(name, source, raw)
-    return function(frames)
+        if self._is_live(stage):
+            return to_topic(writer, self.places.kafka, self._topic(stage), None if end else LIVE_BATCH).start()
+        assert end is not None
+        return _discarded(writer, end)
 
 
-def _start(spark: SparkSession, frame: DataFrame, checkpoint: str, end: _End) -> StreamingQuery:
+def _has_read(query: StreamingQuery) -> bool:
+    return any(progress["numInputRows"] for progress in query.recentProgress)
+
+
+def _run_live(queries: list[StreamingQuery]) -> None:
+    """Until each has committed a batch."""
+    deadline = time.monotonic() + LIVE_LIMIT_S
+    while any(query.isActive and not query.recentProgress for query in queries) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    for query in queries:
+        query.stop()
+        if error := query.exception():
+            log.warning("warm-up in real time: %s", str(error).splitlines()[0][:300])
+
+
+def _recent(spark: SparkSession, name: str, servers: str, topic: str) -> DataFrame:
+    return (
+        spark.readStream.format("kafka")
+        .option("kafka.bootstrap.servers", servers)
+        .option("subscribe", topic)
+        .option("startingTimestamp", str(int(time.time() * 1000) - RECENT_MS))
+        .option("startingOffsetsByTimestampStrategy", "latest")
+        .option("maxOffsetsPerTrigger", 5000)
+        .name(name)
+        .load()
+    )
+
+
+def _invent(servers: str, topic: str, name: str, source: Source) -> None:
+    """Write some records of a source's schema."""
+    producer = confluent_kafka.Producer({"bootstrap.servers": servers, "log_level": 0})
+    schema, begun = schema_of(name, source), int(time.time() * 1000)
+    for number in range(_INVENTED):
+        row = {
+            field.name: number if isinstance(field.dataType, IntegralType) else str(number) for field in schema.fields
+        }
+        if source.event_time:
+            row[source.event_time] = begun
+        producer.produce(topic, json.dumps(row).encode(), partition=0)
+    producer.flush(10)
+
+
+def _discarded(writer: DataStreamWriter, end: _End) -> StreamingQuery:
     done = 0
 
     def discard(batch: DataFrame, batch_id: int) -> None:
@@ -117,11 +206,10 @@ def _start(spark: SparkSession, frame: DataFrame, checkpoint: str, end: _End) ->
         batch.collect()
         done += 1
 
-    writer = frame.writeStream.outputMode("append").option("checkpointLocation", checkpoint)
     return writer.foreachBatch(discard).trigger(availableNow=True).start()
 
 
-def _wait(queries: list[StreamingQuery], end: _End, deadline: float) -> None:
+def _wait(queries: Collection[StreamingQuery], end: _End, deadline: float) -> None:
     while any(query.isActive for query in queries):
         if time.monotonic() > deadline:
             end.come.set()  # at the next batch of each

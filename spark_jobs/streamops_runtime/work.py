@@ -151,7 +151,7 @@ class Work:
 
     def warm_up(self, rounds: int = 1) -> None:
         """Run every stage for a moment on recent records, written nowhere."""
-        warmup.run_all(
+        warmup.WarmUp(
             self.spark,
             self.settings,
             self.store,
@@ -159,8 +159,7 @@ class Work:
             self.functions,
             self._places(),
             self.launch.launch,
-            rounds,
-        )
+        ).run(rounds)
 
     def keep_warm(self) -> placement.Warm:
         """Stay with executors that are warm, until the first batch is committed."""

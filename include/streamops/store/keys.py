@@ -191,6 +191,11 @@ def feed_topics(job: str, deployment: int) -> str:
     return f"{results_topics(job)}feed.{deployment}."
 
 
+def warm_up_topics(job: str, launch: str) -> str:
+    """What the names of the topics of a launch's warm-up begin with; they are among the job's results topics."""
+    return f"{results_topics(job)}warm-up.{launch}."
+
+
 def results_topics(job: str) -> str:
     """What the names of a job's results topics begin with; no other job's do."""
     return f"streamops.results.{checked('job', job)}."
