@@ -28,6 +28,7 @@ from streamops.spark import checkpoints
 from streamops.store import documents, jobs, keys, leases
 from streamops.store.documents import Versioned
 from streamops.store.object_store import ObjectStore
+from streamops.versions import artifacts, verdicts
 from streamops_runtime import code, placement, repartition, stages, warmup
 from streamops_runtime.feed import Feed
 from streamops_runtime.gate import Gate, StopAtBoundary, gate_time_column
@@ -111,10 +112,23 @@ class Work:
             start = self.deployment.stages[name].offsets if name in self.deployment.stages else {}
             self.progress[name] = StageProgress(places, start)
             self.stages.append(RunningStage(name, gate, started_from=start))
-        for stage in self.stages:
-            if isinstance(stage.gate, Results):
-                stage.gate.know(next(iter(windows(self.spark, self._frame(stage))), None))
+        self._tell_windows()
         self.spark.streams.addListener(self.listener)
+
+    def _tell_windows(self) -> None:
+        """Tell real-time stages by which window they aggregate: as publish has found it, which costs nothing here."""
+        if not self.definition.realtime:
+            return
+        manifest = artifacts.load_manifest(self.store, self.launch.job, self.definition.version)
+        known = verdicts.known(manifest, self.deployment.params)
+        for stage in self.stages:
+            if not isinstance(stage.gate, Results):
+                continue
+            plan = known.get(stage.name)
+            found = (
+                [operator.window for operator in plan.operators] if plan else windows(self.spark, self._frame(stage))
+            )
+            stage.gate.know(next((window for window in found if window), None))
 
     def _gate(self, name: str) -> Gate | Results:
         """The way from a stage to its sinks."""
