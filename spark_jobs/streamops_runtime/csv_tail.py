@@ -13,6 +13,7 @@ from streamops_runtime.pull import PulledReader, PulledSource
 
 _MARK = 64  # bytes before the offset, to recognise the file by
 _READ = 1 << 20
+_MOST_LINE = 16 << 20  # bytes; no table has such rows
 
 
 class CsvTailSource(PulledSource):
@@ -34,6 +35,7 @@ class CsvTailReader(PulledReader):
     def __init__(self, options):
         super().__init__(options)
         self.files = options.get("files", "*.csv")
+        self._looked = {}  # file -> what it was like at the last look
 
     def initialOffset(self):
         """Where a query without a checkpoint begins."""
@@ -87,8 +89,11 @@ class CsvTailReader(PulledReader):
     def _begin(self, name, at, mark):
         """The offset to read from: ``at``, or 0 when the file is not the one that was read."""
         path = os.path.join(self.place, name)
-        size = os.path.getsize(path)
-        if size >= at and (not mark or size == at or self._mark(name, at) == mark):
+        found = os.stat(path)
+        size, looks = found.st_size, (found.st_ino, found.st_size, found.st_mtime_ns)
+        same = self._looked.get(name) == looks  # nobody has touched it since
+        self._looked[name] = looks
+        if size >= at and (not mark or same or self._mark(name, at) == mark):
             return at
         self.faults.add("truncated")
         self.log.error(
@@ -104,11 +109,18 @@ class CsvTailReader(PulledReader):
         with open(os.path.join(self.place, name), "rb") as file:
             file.seek(begin)
             while (most is None or len(lines) < most) and (end is None or at < end):
-                line = file.readline()
+                line = file.readline(_MOST_LINE)
+                length = len(line)
+                while len(line) == _MOST_LINE and not line.endswith(b"\n"):
+                    line = file.readline(_MOST_LINE)  # the rest of it, so that memory does not grow with it
+                    length += len(line)
                 if not line.endswith(b"\n"):
                     break
-                at += len(line)
-                if line.strip():
+                at += length
+                if length > _MOST_LINE:
+                    self.faults.add("too_long")
+                    self.log.error("%s has a line of %d bytes; left out", file.name, length)
+                elif line.strip():
                     lines.append(line.rstrip(b"\r\n"))
         return lines, at
 

@@ -6,6 +6,7 @@ is left out, and one that is skipped is counted and logged. A service that resta
 beginning.
 """
 
+import http.client
 import json
 import time
 import urllib.error
@@ -14,6 +15,8 @@ import urllib.request
 from streamops_runtime.pull import PulledReader, PulledSource
 
 _TIMEOUT_S = 5.0
+_ANSWER_S = 30.0  # for the whole of an answer
+_MOST_BYTES = 64 << 20
 _TRIES = 3  # for one poll; the next one follows with the next batch
 _AGAIN_S = 60.0  # for a batch that was planned before: without its records nothing continues
 
@@ -135,12 +138,12 @@ class HttpReader(PulledReader):
         try:
             opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
             with opener.open(f"{self.place}?since={since}&limit={limit}", timeout=_TIMEOUT_S) as answer:
-                body = answer.read()
-        except (urllib.error.URLError, OSError, ValueError) as error:
-            raise _NoAnswerError("unreachable", f"no answer ({error})") from None
+                body = _body(answer)
+        except (urllib.error.URLError, http.client.HTTPException, OSError, ValueError) as error:
+            raise _NoAnswerError("unreachable", f"no answer ({error!r})") from None
         try:
             found = json.loads(body)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise _NoAnswerError("bad_answer", f"the answer is not JSON ({error})") from None
         if not isinstance(found, list):
             raise _NoAnswerError("bad_answer", f"the answer is not an array but {type(found).__name__}")
@@ -148,6 +151,21 @@ class HttpReader(PulledReader):
 
     def _offset(self, last):
         return {self.name: {"sequence": last}}
+
+
+def _body(answer):
+    """The whole answer, as long as it is of a size and comes in a time that one would expect."""
+    deadline, parts, size = time.monotonic() + _ANSWER_S, [], 0
+    while part := answer.read1(1 << 16):
+        parts.append(part)
+        size += len(part)
+        if size > _MOST_BYTES:
+            raise _NoAnswerError("bad_answer", f"the answer is larger than {_MOST_BYTES} bytes")
+        if time.monotonic() > deadline:
+            raise _NoAnswerError("unreachable", f"the answer did not end in {_ANSWER_S:g} s")
+    if answer.length:  # what was announced and did not come
+        raise http.client.IncompleteRead(b"", answer.length)
+    return b"".join(parts)
 
 
 class _NoAnswerError(Exception):

@@ -21,7 +21,7 @@ class Faults:
     """Counts what went wrong, in a file that the runner reads: this process has no other way to tell it.
 
     The names are part of what users see: ``unreachable``, ``bad_answer``, ``gap``, ``repeat``, ``restarted``,
-    ``truncated``, ``unreadable``.
+    ``truncated``, ``unreadable``, ``too_long``.
     """
 
     def __init__(self, path):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
+import socket
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -102,6 +104,32 @@ def test_a_truncated_or_replaced_file_is_counted_and_read_from_its_beginning(
     assert faults(files.parent) == {"truncated": 1}
     assert again(tail(files), offset, end) == rows or len(fresh) > 8
     assert take(reader, end)[0] == []
+
+
+def test_a_file_that_was_replaced_by_one_of_the_same_size_is_read(files: Path) -> None:
+    (files / "a.csv").write_text("one\ntwo\n")
+    reader = tail(files)
+    _, offset = take(reader, reader.initialOffset())
+    (files / "fresh").write_text("six\nten\n")
+    (files / "fresh").rename(files / "a.csv")
+    assert take(reader, offset)[0] == [b"six", b"ten"]
+    assert faults(files.parent) == {"truncated": 1}
+
+
+def test_a_line_without_end_takes_no_memory_and_is_left_out_once_it_ends(
+    files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streamops_runtime.csv_tail._MOST_LINE", 100)
+    (files / "a.csv").write_text(f"one\n{'x' * 1000}")
+    reader = tail(files)
+    rows, offset = take(reader, reader.initialOffset())
+    assert rows == [b"one"]
+    with (files / "a.csv").open("a") as file:
+        file.write(f"\n{'y' * 99}\nthree\n")
+    rows, end = take(reader, offset)
+    assert rows == [b"y" * 99, b"three"]
+    assert faults(files.parent) == {"too_long": 1}
+    assert again(tail(files), offset, end) == rows
 
 
 def test_a_directory_that_is_not_there_is_counted_and_waited_for(tmp_path: Path) -> None:
@@ -225,6 +253,60 @@ def test_a_service_that_is_down_is_counted_and_loses_nothing(tmp_path: Path) -> 
     with service.up():
         service.add(2)
         assert numbers(take(reader, offset)[0]) == [4, 5]
+
+
+@contextmanager
+def speaking(answer: bytes, pause_s: float = 0.0) -> Iterator[str]:
+    """A server that says these bytes to whoever comes, each after a pause; gives its address."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def speak() -> None:
+            with suppress(OSError):
+                while True:
+                    connection, _ = server.accept()
+                    with connection, suppress(OSError):
+                        connection.recv(4096)
+                        for part in (bytes((byte,)) for byte in answer) if pause_s else (answer,):
+                            connection.sendall(part)
+                            time.sleep(pause_s)
+
+        threading.Thread(target=speak, daemon=True).start()
+        yield f"http://127.0.0.1:{server.getsockname()[1]}/pings"
+        server.shutdown(socket.SHUT_RDWR)
+
+
+HEAD = b"HTTP/1.0 200 OK\r\n"
+
+
+@pytest.mark.parametrize(
+    ("answer", "fault"),
+    [
+        (b"nothing like HTTP\r\n\r\n", "unreachable"),
+        (b"", "unreachable"),
+        (HEAD + b"Content-Length: 100\r\n\r\n[]", "unreachable"),
+        (HEAD + b"X: " + b"x" * 100_000 + b"\r\n\r\n[]", "unreachable"),
+        (HEAD + b"\r\n" + b"[" * 100_000, "bad_answer"),
+        (HEAD + b"\r\n[" + b" " * 2000 + b"]", "bad_answer"),  # larger than is allowed here
+    ],
+    ids=["no HTTP", "nothing", "incomplete", "a long header", "deep", "large"],
+)
+def test_an_answer_that_is_broken_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: bytes, fault: str
+) -> None:
+    monkeypatch.setattr("streamops_runtime.http_poll._MOST_BYTES", 1000 if b"  " in answer else 64 << 20)
+    with speaking(answer) as place:
+        reader = HttpReader({"source": "beta", "place": place, "faults": str(tmp_path / "faults.json")})
+        assert take(reader, {"beta": {"sequence": 0}}) == ([], {"beta": {"sequence": 0}})
+    assert faults(tmp_path) == {fault: 1}
+
+
+def test_an_answer_that_never_ends_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streamops_runtime.http_poll._ANSWER_S", 0.2)
+    monkeypatch.setattr("streamops_runtime.http_poll._TRIES", 1)
+    with speaking(HEAD + b"\r\n[" + b" " * 1000, pause_s=0.01) as place:
+        reader = HttpReader({"source": "beta", "place": place, "faults": str(tmp_path / "faults.json")})
+        assert take(reader, {"beta": {"sequence": 0}})[0] == []
+    assert faults(tmp_path) == {"unreachable": 1}
 
 
 @pytest.mark.parametrize("answer", [b"<html>", b'[{"sequence": 4', b'{"error": "no"}', b""])
