@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import secrets
 import tarfile
 from pathlib import Path
@@ -164,6 +165,11 @@ def test_an_archive_with_anything_wrong_is_refused(shelf: Shelf, packed: tuple[M
 
     changes = {
         "manifest altered": lambda members: [(members[0][0], members[0][1].replace(b'"ada"', b'"eve"')), *members[1:]],
+        "version altered": lambda members: [
+            members[0],
+            (members[1][0], members[1][1].replace(b'"cores": 2', b'"cores": 64')),
+            *members[2:],
+        ],
         "manifest later": lambda members: [members[1], members[0], *members[2:]],
         "artifact altered": flipped(2),
         "runtime altered": flipped(3),
@@ -193,6 +199,23 @@ def test_an_archive_with_anything_wrong_is_refused(shelf: Shelf, packed: tuple[M
         portable.load(other.store, path.with_name("none.tar"))
     portable.load(other.store, path)  # the good one arrives all the same
     assert not verification.read_back(other.store, snapshots.load(other.store, JOB, "s"))
+
+
+def test_a_description_of_the_version_without_signature_needs_a_word_of_trust(
+    shelf: Shelf, packed: tuple[Manifest, Path]
+) -> None:
+    def unsigned(members: list[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
+        fields = json.loads(members[1][1])
+        del fields["signature"]
+        return [members[0], (members[1][0], json.dumps(fields).encode()), *members[2:]]
+
+    other = Elsewhere(shelf.settings, shelf.settings.snapshot_keys.get_secret_value())
+    path = edited(packed[1], unsigned)
+    with pytest.raises(SnapshotRefusedError, match=r"is not signed.*--trust"):
+        portable.load(other.store, path)
+    assert nothing_there(other.store)
+    portable.load(other.store, path, trust=True)
+    assert "signature" not in json.loads(other.store.get(keys.artifact_manifest(JOB, "v1")).body)
 
 
 def test_what_is_there_already_is_never_overwritten(shelf: Shelf, packed: tuple[Manifest, Path]) -> None:

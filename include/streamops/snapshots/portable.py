@@ -1,14 +1,16 @@
 """A snapshot as one file: a tar archive with the signed manifest first, then every object, each compared on its way.
 
-The archive holds also the published version (artifact, runtime and shared library), so that a job can be started from
-it on an installation that never saw it. An import copies nothing that it has not compared with the manifest, and makes
-the snapshot exist last, signed with the target's own key. Both can be run again after they died, and continue.
+The archive holds also the published version (artifact, runtime and shared library; its description is signed for the
+archive), so that a job can be started from it on an installation that never saw it. An import copies nothing that it
+has not compared with the manifest, and makes the snapshot exist last, signed with the target's own key. Both can be run
+again after they died, and continue.
 """
 
 from __future__ import annotations
 
 import hashlib
 import io
+import json
 import os
 import tarfile
 import tempfile
@@ -18,13 +20,14 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from pydantic import ValidationError
 
 from streamops.model.errors import ConflictError, NotFoundError, PublishedError, SnapshotRefusedError
-from streamops.model.manifest import Manifest, ManifestObject, decode, parse, validate
+from streamops.model.manifest import Manifest, ManifestObject, decode, validate
 from streamops.model.names import SCRATCH
+from streamops.model.signatures import FIELD
 from streamops.snapshots import catalogue, integrity
 from streamops.store import documents, keys
 from streamops.store.object_store import ObjectStore
@@ -76,7 +79,7 @@ def export(
     done = 0
     with unfinished.open("wb") as raw, tarfile.open(fileobj=raw, mode="w", format=tarfile.PAX_FORMAT) as archive:
         _add(archive, _MANIFEST, io.BytesIO(body))
-        _add(archive, _VERSION, io.BytesIO(version.model_dump_json(by_alias=True).encode()))
+        _add(archive, _VERSION, io.BytesIO(_signed(store, version)))
         for wanted, content in _ahead(store, extra + objects):
             with content:
                 done += _add(archive, wanted.member, content)
@@ -146,7 +149,7 @@ class _Archive:
 def _load(store: ObjectStore, archive: _Archive, trust: bool, progress: Progress) -> Imported:
     source = archive.path
     body = archive.small(_MANIFEST)
-    origin = _trusted(store, body, source, trust)
+    origin = validate(_trusted(store, body, source, trust), f"in {source.name}")
     job, name = origin.job, origin.name
     attempt = f"import-{hashlib.sha256(body).hexdigest()[:16]}"
     try:
@@ -156,7 +159,7 @@ def _load(store: ObjectStore, archive: _Archive, trust: bool, progress: Progress
     if found is not None and found.attempt == attempt:
         return Imported(found, 0, len(found.objects), published=False)
     catalogue.require_free_name(store, job, name)
-    version = _version(archive.small(_VERSION), origin, source)
+    version = _version(store, archive.small(_VERSION), origin, source, trust)
     published = _publish(store, version, origin, archive)
     objects, skipped = _bring(store, archive, origin, attempt, progress)
     manifest = origin.model_copy(update={"attempt": attempt, "objects": objects}).signed(store.keyring)
@@ -196,18 +199,23 @@ def _bring(
     return tuple(there[_member(item)] for item in origin.objects), skipped
 
 
-def _trusted(store: ObjectStore, body: bytes, source: Path, trust: bool) -> Manifest:
-    try:
-        return parse(body, f"in {source.name}", store.keyring)
-    except SnapshotRefusedError as error:
-        if not trust:
-            raise SnapshotRefusedError(
-                f"{str(error).split(';')[0]}; if you know where the file comes from, import it with --trust."
-            ) from None
+def _signed(store: ObjectStore, version: ArtifactManifest) -> bytes:
+    """The description of a version, signed: resources, topics and retention are in it."""
+    fields = json.loads(version.model_dump_json(by_alias=True))
+    return json.dumps({**fields, FIELD: store.keyring.sign(fields)}).encode()
+
+
+def _trusted(store: ObjectStore, body: bytes, source: Path, trust: bool) -> dict[str, Any]:
+    """The fields of a signed object that may be believed. Raises SnapshotRefusedError."""
     fields = decode(body, f"in {source.name}")
     if store.keyring.refutes(fields):  # then no operator's word helps
-        raise SnapshotRefusedError(f"The manifest in {source.name} has a wrong signature: it was altered.")
-    return validate(fields, f"in {source.name}")
+        raise SnapshotRefusedError(f"What {source.name} says of its snapshot has a wrong signature: it was altered.")
+    if (problem := store.keyring.problem(fields)) and not trust:
+        raise SnapshotRefusedError(
+            f"What {source.name} says of its snapshot {problem}; if you know where the file comes from, import it "
+            "with --trust."
+        )
+    return fields
 
 
 def _present(store: ObjectStore, item: ManifestObject) -> str | None:
@@ -219,9 +227,11 @@ def _present(store: ObjectStore, item: ManifestObject) -> str | None:
     return head.version_id if (head.size, head.sha256) == (item.size, item.sha256) else None
 
 
-def _version(body: bytes, manifest: Manifest, source: Path) -> ArtifactManifest:
+def _version(store: ObjectStore, body: bytes, manifest: Manifest, source: Path, trust: bool) -> ArtifactManifest:
+    fields = _trusted(store, body, source, trust)
+    fields.pop(FIELD, None)
     try:
-        version = ArtifactManifest.model_validate_json(body)
+        version = ArtifactManifest.model_validate_json(json.dumps(fields))
     except ValidationError:
         raise SnapshotRefusedError(f"{source} does not describe its version; export it again.") from None
     said = (version.job, version.version, version.artifact_sha256, version.runtime_sha256)
