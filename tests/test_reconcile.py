@@ -88,6 +88,15 @@ def test_a_relaunched_driver_under_a_new_id_counts_as_present() -> None:
     assert decide(replace(GONE, master=master("driver-7", "driver-8"), others=(other,))).kind == "wait"
 
 
+def test_a_driver_that_has_run_for_long_and_never_spoken_is_somebody_elses() -> None:
+    """Another team's driver on the cluster must not keep a job from being started again."""
+    submitted_ms = 1_700_000_000_000
+    active = [{"id": "driver-7", "worker": "w", "state": "RUNNING", "starttime": submitted_ms}]
+    found = parse_master({"status": "ALIVE", "workers": [WORKER], "activedrivers": active})
+    for at_ms, kind in ((submitted_ms + 60_000, "wait"), (submitted_ms + 400_000, "start"), (0, "wait")):
+        assert decide(replace(GONE, master=replace(found, at_ms=at_ms))).kind == kind
+
+
 def test_a_live_operation_is_never_touched_whatever_is_found() -> None:
     for look in (GONE, replace(GONE, master=DOWN), replace(GONE, status=None)):
         assert decide(replace(look, lock="held", operation=operation("upgrade_job", 3, version="v2"))).kind == "nothing"

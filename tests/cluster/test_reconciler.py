@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -9,9 +10,12 @@ import pytest
 from fakes.rig import JOB, Rig, patient
 from streamops.cluster import record as cluster_record
 from streamops.model.errors import DamagedError, StreamOpsError
+from streamops.model.records import State
 from streamops.operations.engine import list_operations
 from streamops.operations.follow import request as ask
+from streamops.spark.master import Driver
 from streamops.store import documents, jobs, keys, locks
+from streamops.upkeep.reconcile import wants_second
 from streamops.upkeep.reconciler import Reconciler
 
 
@@ -135,3 +139,16 @@ def test_a_status_that_cannot_be_read_is_no_reason_to_leave_a_job_down(rig: Rig)
     assert [line for line in once(rig) if "sums is started again" in line]
     rig.commits_more()
     assert rig.recount("a") > 1
+
+
+def test_the_second_driver_of_another_job_does_not_keep_this_one_from_getting_its_own(rig: Rig) -> None:
+    deployed(rig)
+    record = rig.record()
+    status = jobs.status(rig.store, JOB, record.launch)
+    of_other = status.model_copy(update={"job": "other", "driver": "driver-7", "state": State.STANDBY})
+    there = tuple(Driver(name, "worker-node-1", "RUNNING") for name in (status.driver, "driver-7"))
+    master = replace(rig.nodes.master(), drivers=there)
+    reconciler = Reconciler(rig.engine(), rig.owner(), print)
+    for seconds, wanted in (({"other": of_other}, True), ({}, False)):  # else driver-7 may be it
+        _, look = reconciler._decide(record, {JOB: status}, {}, seconds, master)
+        assert wants_second(look, None) is wanted

@@ -7,15 +7,23 @@ from collections.abc import Iterable
 from streamops.model.records import FINAL, DriverStatus
 from streamops.spark.master import Driver, Master
 
+SPEAKS_MS = 300_000  # within which a driver of ours has published its status, on a busy machine
+
 
 def unclaimed(master: Master, statuses: Iterable[DriverStatus | None]) -> tuple[Driver, ...]:
-    """Drivers of the master that no job's driver has called its own: starting, or relaunched under a new id.
+    """Drivers of the master that may be a job's and have not said so yet: starting, or relaunched under a new id.
+
+    A driver that has run for longer than ours take to speak is somebody else's.
 
     Args:
-        statuses: what the drivers named in the job records said last.
+        statuses: what the drivers named in the job records, and the second drivers, said last.
     """
     own = {status.driver for status in statuses if status is not None and status.state not in FINAL}
-    return tuple(driver for driver in master.drivers if driver.id not in own)
+    return tuple(driver for driver in master.drivers if driver.id not in own and not _is_foreign(master, driver))
+
+
+def _is_foreign(master: Master, driver: Driver) -> bool:
+    return bool(master.at_ms and driver.since_ms) and master.at_ms - driver.since_ms > SPEAKS_MS
 
 
 def held(master: Master, status: DriverStatus | None, others: Iterable[DriverStatus | None] = ()) -> bool:

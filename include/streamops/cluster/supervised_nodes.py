@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
+from email.utils import parsedate_to_datetime
 from functools import cached_property
 from typing import Any
 
@@ -68,10 +70,12 @@ class SupervisedNodes:
 
     def master(self) -> Master:
         """What the master says; DOWN when it does not answer. Executors are asked of the workers' pages."""
-        data = self._json(f"{self._settings.spark_ui.rstrip('/')}/json/")
-        if data is None:
+        answer = self._get(f"{self._settings.spark_ui.rstrip('/')}/json/")
+        data = _decoded(answer)
+        if answer is None or data is None:
             return DOWN
-        return parse_master(data, {item["id"]: self._executors(item) for item in data.get("workers", ())})
+        found = parse_master(data, {item["id"]: self._executors(item) for item in data.get("workers", ())})
+        return replace(found, at_ms=_said_at_ms(answer))
 
     def stateful_tasks(self, page: str, application: str) -> dict[str, int]:
         """How many tasks of the last stateful Spark stages each executor ran, by executor id, as Spark's API says.
@@ -107,11 +111,26 @@ class SupervisedNodes:
         return Supervisor(url, self._private.get("user", ""), password), program
 
     def _json(self, url: str) -> Any:
-        with contextlib.suppress(httpx.HTTPError, ValueError):
+        return _decoded(self._get(url))
+
+    def _get(self, url: str) -> httpx.Response | None:
+        with contextlib.suppress(httpx.HTTPError):
             answer = self._http.get(url)
-            if answer.is_success:
-                return answer.json()
+            return answer if answer.is_success else None
         return None
+
+
+def _decoded(answer: httpx.Response | None) -> Any:
+    with contextlib.suppress(ValueError):
+        return answer.json() if answer is not None else None
+    return None
+
+
+def _said_at_ms(answer: httpx.Response) -> int:
+    """When the server said so, by its own clock (RFC 9110, 6.6.1); 0 if it does not tell."""
+    with contextlib.suppress(TypeError, ValueError):
+        return int(parsedate_to_datetime(answer.headers.get("date")).timestamp() * 1000)
+    return 0
 
 
 def stateful(stages: list[dict[str, Any]], newest: int = 6) -> list[dict[str, Any]]:

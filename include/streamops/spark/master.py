@@ -60,12 +60,16 @@ class Application:
 
 @dataclass(frozen=True)
 class Master:
-    """What the master says. ``status`` is its own word, or DOWN when it does not answer."""
+    """What the master says. ``status`` is its own word, or DOWN when it does not answer.
+
+    ``at_ms`` is when it said so, by its own clock; 0 if that is not known.
+    """
 
     status: str
     workers: tuple[Worker, ...] = ()
     drivers: tuple[Driver, ...] = ()
     applications: tuple[Application, ...] = ()
+    at_ms: int = 0
 
     def worker(self, page: str) -> Worker | None:
         """The worker with this page, dead ones of earlier starts left out."""

@@ -135,6 +135,7 @@ class Reconciler:
                 if record is not None and record.deployment:
                     said[job] = self._status(record)
                     known.append(record)
+        seconds = {record.job: self._second_status(record) for record in known}
         quiet = {job for job, status in said.items() if status and records.now() - status.updated > FRESH}
         quiet |= {job for job, status in said.items() if status and status.updated - records.now() > FRESH}
         if quiet:
@@ -147,7 +148,7 @@ class Reconciler:
         for record in known:
             with self._apart(record.job):
                 later = {record.job: self._status(record)} if record.job in quiet else {}
-                found.append((record, *self._decide(record, said, later, master)))
+                found.append((record, *self._decide(record, said, later, seconds, master)))
         return found
 
     def _decide(
@@ -155,6 +156,7 @@ class Reconciler:
         record: JobRecord,
         said: dict[str, DriverStatus | None],
         later: dict[str, DriverStatus | None],
+        seconds: dict[str, DriverStatus | None],
         master: Master,
     ) -> tuple[Action, Look]:
         lock, holder = self._lock(record.job)
@@ -171,7 +173,7 @@ class Reconciler:
             cluster=cluster_record.read(self.engine.store),
             lock=lock,
             operation=operation,
-            others=tuple(status for job, status in said.items() if job != record.job),
+            others=tuple(status for job, status in (*said.items(), *seconds.items()) if job != record.job),
         )
         return reconcile.decide(look), look
 
@@ -182,6 +184,16 @@ class Reconciler:
 
     def _status(self, record: JobRecord) -> DriverStatus | None:
         return jobs.status(self.engine.store, record.job, record.launch) if record.launch else None
+
+    def _second_status(self, record: JobRecord) -> DriverStatus | None:
+        """What the second driver of a job says; nothing, where that cannot be read."""
+        if record.launch is None:
+            return None
+        try:
+            found = documents.read(self.engine.store, keys.second_driver(record.job, record.launch), DriverStatus)
+        except DamagedError:
+            return None
+        return found.value if found else None
 
     # --- actions
 
@@ -214,8 +226,7 @@ class Reconciler:
             version = artifacts.load_manifest(ports.store, record.job, record.version)
             if not version.definition.standby_driver:
                 return []
-            found = documents.read(ports.store, keys.second_driver(record.job, record.launch), DriverStatus)
-            second = found.value if found else None
+            second = self._second_status(record)
             if second is not None and reconcile.shares_worker(look, second, version.definition):
                 ports.submitter.end_driver(second.driver)  # the next pass starts another one
                 return self._said(
