@@ -15,10 +15,10 @@ from fakes.fixtures import made_rig
 from fakes.rig import JOB, Killed, Rig
 from fakes.walk import killer
 from streamops import snapshots
-from streamops.model.errors import SnapshotRefusedError, StreamOpsError
+from streamops.model.errors import LeaseLostError, NotFoundError, SnapshotRefusedError, StreamOpsError
 from streamops.operations.follow import request as ask
 from streamops.settings import Settings
-from streamops.store import jobs, keys
+from streamops.store import jobs, keys, leases
 
 SOON_S = 1.0  # a wait that is to fail
 
@@ -185,6 +185,24 @@ def test_what_is_left_of_a_deleted_job_is_found(rig: Rig, tmp_path: Path) -> Non
     rig.root.put(f"checkpoints/{JOB}/left", b"x")
     with pytest.raises(AssertionError, match="checkpoints"):
         checks.gone(rig)
+
+
+def test_a_job_made_again_under_its_name_begins_with_new_numbers(rig: Rig) -> None:
+    """A driver of the deleted one that was thought dead must find neither its checkpoint nor its lease."""
+    rig.run("deploy_job", version="v1")
+    rig.commits_more()
+    before = jobs.lease(rig.store, JOB)
+    rig.run("delete_job")
+    with pytest.raises(NotFoundError, match="There is no job"):
+        rig.run("delete_job")
+    with pytest.raises(LeaseLostError):
+        leases.check(rig.store, before)
+    rig.publish("v1", ("a",))
+    rig.run("deploy_job", version="v1")
+    assert rig.record().deployment == 2
+    rig.commits_more()
+    after = jobs.lease(rig.store, JOB)
+    assert (after.deployment, after.epoch > before.epoch) == (2, True)
 
 
 def test_a_kill_really_kills(rig: Rig) -> None:

@@ -45,10 +45,12 @@ def stopped(rig: Rig, desired: str, seconds: float = 300) -> None:
 
 
 def gone(rig: Rig, seconds: float = 300) -> None:
-    """Nothing of the job writes or is left; what was done with it is still recorded."""
+    """Nothing of the job writes or is left; what was done with it, and that nobody may write, is still recorded."""
     rig.wait(lambda: not rig.drivers_that_write(), "the end of all drivers", seconds)
     left = {info.key.split("/")[2] for info in rig.store.list(f"jobs/{JOB}/")}
-    assert left == {"lock.json", "operations", "receipts"}, left
+    assert left <= {"lock.json", "lease.json", "operations", "receipts"}, left
+    granted = jobs.lease(rig.store, JOB)
+    assert granted is None or granted.holder is None, granted
     for kind in ("artifacts", "checkpoints", "snapshots"):
         assert not list(rig.store.list(f"{kind}/{JOB}/")), kind
 

@@ -40,11 +40,13 @@ def change(store: ObjectStore, job: str, update: Mapping[str, object]) -> JobRec
 def as_found(store: ObjectStore, job: str) -> JobRecord | None:
     """The job record as an operation finds it, with the number of every deployment that was ever begun taken.
 
-    One that failed before the record named it leaves its number behind, and its objects with it.
+    One that failed before the record named it leaves its number behind, and its objects with it; a job that was
+    deleted leaves its lease, so that numbers and epochs never begin again under the same name.
     """
-    found = record(store, job)
+    found, granted = record(store, job), lease(store, job)
     begun = [info.key.removeprefix(keys.deployments(job)) for info in store.list(keys.deployments(job))]
     last = max((int(name.removesuffix(".json")) for name in begun), default=0)
+    last = max(last, granted.deployment if granted else 0)
     if last <= (found.last_deployment if found else 0):
         return found
     return (found or JobRecord(job=job)).model_copy(update={"last_deployment": last})

@@ -139,7 +139,10 @@ def log_chunk(job: str, driver: str, number: int) -> str:
 
 
 def removable(job: str) -> dict[str, tuple[str, ...]]:
-    """Prefixes of what belongs to a job, by what it is; operations and receipts stay as the record of what was done."""
+    """Prefixes of what belongs to a job, by what it is.
+
+    Operations and receipts stay as the record of what was done, and the lease, so that nobody who held it writes again.
+    """
     name = checked("job", job)
     return {
         "checkpoints": (f"checkpoints/{name}/",),
@@ -147,7 +150,7 @@ def removable(job: str) -> dict[str, tuple[str, ...]]:
         "logs": (logs(job),),
         "deployments": (deployments(job), launches(job), every_result(job)),
         "versions": (versions(job),),
-        "record": (lease(job), record(job)),  # the record last: as long as it is there, the job is
+        "record": (record(job),),  # last: as long as it is there, the job is
     }
 
 

@@ -15,7 +15,7 @@ from streamops.operations.context import StepContext
 from streamops.operations.facts import Checked, Removed
 from streamops.operations.requests import JobRequest, Stops
 from streamops.operations.runbook import Runbook, Step
-from streamops.store import keys
+from streamops.store import jobs, keys, leases
 from streamops.versions import artifacts
 
 
@@ -30,7 +30,7 @@ def check(context: StepContext) -> Checked:
     """What there is of the job. Raises NotFoundError."""
     store, record = context.ports.store, context.operation.before
     versions = artifacts.versions(store, context.job)
-    if record is None and not versions:
+    if not versions and jobs.record(store, context.job) is None:
         raise NotFoundError(f"There is no job {context.job}; 'streamops jobs' lists those that are there.")
     names = tuple(manifest.name for manifest in snapshots.list(store, context.job))
     return Checked(versions=tuple(versions), snapshots=names, state=record.desired if record else "not deployed")
@@ -42,6 +42,8 @@ def remove(context: StepContext) -> Removed:
     Results in the sinks stay: other readers may need them.
     """
     store, removed = context.ports.retention(), {}
+    if context.before.last_deployment:  # whoever is thought dead finds that another has the lease, now and for ever
+        leases.grant(context.ports.store, context.job, context.operation.id, context.before.last_deployment)
     if topics := context.ports.ledger.delete_topics(keys.results_topics(context.job)):
         context.say(f"Removed topics of {context.job}: {', '.join(topics)}")
     names = {"snapshots": context.checked.snapshots, "versions": context.checked.versions}
