@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import random
 from collections import defaultdict
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from streamops.clients.kafka import Block
-from streamops.model.definitions import InfluxSink, Recount, Source, milliseconds
-from streamops.model.errors import DefinitionError, RefusedError
-from streamops.recount.recounting import Span, StagePlan, recount_source, span
+from streamops.model.definitions import InfluxSink, Recount, Source, milliseconds, parse
+from streamops.model.errors import CheckpointError, DefinitionError, RefusedError
+from streamops.model.records import Deployment, StageStart, now
+from streamops.recount.recounting import Span, StagePlan, _Planner, recount_source, span
 from streamops.recount.report import Comparison, Measured, verdict
+from streamops.spark import checkpoints
 
 T0 = 1_800_000_000_000  # a whole minute
 SOURCE = Source.model_validate(
@@ -331,6 +335,43 @@ def test_nothing_compared_is_not_clean() -> None:
     clean, reason = verdict((result,))
     assert not clean
     assert "nothing was compared" in reason
+
+
+STAGES = """
+job: trades
+version: v1
+code: trades.py
+sources: {trades: {kafka: {topic: trades}, schema: "price bigint, time bigint", event_time: time}}
+stages:
+  whole: {sinks: [{influxdb: {measurement: whole}}], recount: {source: trades, aggregate: count, window: 1 second}}
+  fresh: {sinks: [{influxdb: {measurement: fresh}}], recount: {source: trades, aggregate: count, window: 1 second}}
+  broken: {sinks: [{influxdb: {measurement: broken}}], recount: {source: trades, aggregate: count, window: 1 second}}
+  unsaid: {sinks: [{influxdb: {measurement: unsaid}}]}
+"""
+
+
+def test_a_recount_says_what_it_left_out_and_a_damaged_checkpoint_is_not_clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    def find_tail(store: object, prefix: str) -> checkpoints.Tail | None:
+        if prefix.endswith("broken/"):
+            raise CheckpointError("a file is missing")
+        return checkpoints.Tail(prefix, 3, {"trades": {"0": 9}}, 5000, "q", ()) if prefix.endswith("whole/") else None
+
+    monkeypatch.setattr(checkpoints, "find_tail", find_tail)
+    monkeypatch.setattr(checkpoints, "current_epoch_prefix", lambda *_: "checkpoints/trades/d1/e1/")
+    deployment = Deployment(
+        job="trades", number=1, version="v1", artifact_sha256="a", runtime_sha256="r", created=now(), created_by="op",
+        stages={"whole": StageStart(since_deployment=1)},
+    )  # fmt: skip
+    ledger: Any = SimpleNamespace(beginning_offsets=lambda topic: {"0": 0})
+    planner = _Planner(SimpleNamespace(), ledger, deployment, parse(STAGES), {}, {})  # type: ignore[arg-type]
+    assert [plan.stage for plan in planner.plans(set())["trades"]] == ["whole"]
+    assert planner.left_out == {
+        "fresh": "it has not committed anything yet",
+        "unsaid": "its definition does not say how (recount)",
+    }
+    good = Measured(stage="whole", measurement="whole", expected=3)
+    assert verdict((good,), planner.damaged) == (False, "broken could not be recounted: a file is missing")
+    assert verdict((good,)) == (True, "all 3 points are as the ledger says")
 
 
 @pytest.mark.parametrize("whole_only", [False, True])

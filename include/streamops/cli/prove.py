@@ -70,6 +70,8 @@ def show(report: Report) -> None:
     for item in report.measurements:
         for line in (*item.examples, *item.notes):
             console.say(f"  {line}")
+    for stage, why in {**report.left_out, **report.damaged}.items():
+        console.say(f"  {stage} was left out: {why}")
     rejected = f", {report.malformed:,} malformed and {report.ahead:,} from the future rejected"
     console.say(
         f"{report.events:,} events of {report.job} {report.version} (deployment {report.deployment}) "
@@ -82,7 +84,7 @@ def label(report: Report) -> str:
     """The verdict in a word or two. That nothing could be compared yet is no fault that was found."""
     if report.clean:
         return "[bold green]clean[/]"
-    if any(item.off for item in report.measurements):
+    if report.damaged or any(item.off for item in report.measurements):
         return "[bold red]NOT CLEAN[/]"
     return "[bold yellow]no verdict yet[/]"
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -186,7 +186,7 @@ def recount_job(
             )
             events, malformed, ahead = events + count, malformed + reader.malformed, ahead + reader.ahead
             results.extend(measured)
-    clean, reason = verdict(tuple(results))
+    clean, reason = verdict(tuple(results), planner.damaged)
     return Report(
         job=job,
         version=found.value.version,
@@ -199,12 +199,17 @@ def recount_job(
         seconds=round(time.monotonic() - begun, 2),
         clean=clean,
         reason=reason,
+        left_out=planner.left_out,
+        damaged=planner.damaged,
     )
 
 
 @dataclass(frozen=True)
 class _Planner:
-    """Decides what to recount of a deployment; ``since`` and ``after`` are those of ``recount_job``."""
+    """Decides what to recount of a deployment; ``since`` and ``after`` are those of ``recount_job``.
+
+    ``left_out`` and ``damaged`` are filled by ``plans``, as in the report.
+    """
 
     store: ObjectStore
     ledger: Ledger
@@ -212,9 +217,11 @@ class _Planner:
     definition: Definition
     since: Offsets
     after: Mapping[str, int]
+    left_out: dict[str, str] = field(default_factory=dict)
+    damaged: dict[str, str] = field(default_factory=dict)
 
     def plans(self, wanted: set[str]) -> dict[str, list[StagePlan]]:
-        """By source, of the wanted measurements or all; stages that have not committed anything are left out."""
+        """By source, of the wanted measurements or all."""
         known = set(self.definition.measurements)
         if unknown := wanted - known:
             raise RefusedError(
@@ -225,11 +232,18 @@ class _Planner:
         for name, stage in self.definition.stages.items():
             sink = next((sink.influxdb for sink in stage.sinks if sink.influxdb), None)
             spec = stage.recount
-            if sink is None or spec is None or (wanted and sink.measurement not in wanted):
+            if sink is None or spec is None:
+                self.left_out[name] = "its definition does not say how (recount)" if sink else "it writes no points"
+                continue
+            if wanted and sink.measurement not in wanted:
                 continue
             try:
                 tails = list(self._tails(name, prefix))
-            except (CheckpointError, NotFoundError):
+            except (CheckpointError, NotFoundError) as error:
+                self.damaged[name] = str(error)
+                continue
+            if not tails or prefix is None:
+                self.left_out[name] = "it has not committed anything yet"
                 continue
             for read, _ in reversed(tails):
                 if self.definition.stages[read].mode == "realtime":
@@ -243,7 +257,9 @@ class _Planner:
 
     def _tails(self, stage: str, prefix: str | None) -> Iterator[tuple[str, checkpoints.Tail]]:
         """Where a stage stands, then the stages that it reads, and so on: what it has read they had read before."""
-        tail = checkpoints.tail(self.store, f"{prefix}{stage}/")
+        tail = checkpoints.find_tail(self.store, f"{prefix}{stage}/") if prefix else None
+        if tail is None:
+            return
         yield stage, tail
         for read in (of.stage for name, of in self.definition.sources.items() if name in tail.offsets):
             if read:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -44,7 +44,10 @@ class Measured(_Model):
 
 
 class Report(_Model):
-    """The whole recount; ``offsets`` are source -> partition -> [first, end)."""
+    """The whole recount; ``offsets`` are source -> partition -> [first, end).
+
+    ``left_out`` says of each stage that was not recounted why, and ``damaged`` of those that should have been.
+    """
 
     job: str
     version: str
@@ -57,11 +60,18 @@ class Report(_Model):
     seconds: float
     clean: bool
     reason: str
+    left_out: dict[str, str] = {}
+    damaged: dict[str, str] = {}
 
 
-def verdict(measurements: tuple[Measured, ...]) -> tuple[bool, str]:
-    """Whether a recount is clean, and why or why not."""
+def verdict(measurements: tuple[Measured, ...], damaged: Mapping[str, str] | None = None) -> tuple[bool, str]:
+    """Whether a recount is clean, and why or why not.
+
+    Args:
+        damaged: of each stage that should have been recounted and could not be, why.
+    """
     off = [f"{item.measurement} has {item.off:,} points that are off" for item in measurements if item.off]
+    off += [f"{stage} could not be recounted: {why}" for stage, why in (damaged or {}).items()]
     if off:
         return False, "; ".join(off)
     compared = sum(item.expected for item in measurements)
