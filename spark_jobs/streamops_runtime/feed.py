@@ -68,11 +68,6 @@ class Feed:
     def _nothing(self) -> Handed:
         return Handed(self._sink.tags, self._sink.time, self._add)
 
-    @property
-    def left_out(self) -> int:
-        """Changes that came too late to be handed on."""
-        return self._handed.left_out
-
     def open(self) -> None:
         """Become the only writer, and read what was handed on. Raises UnreachableError, LeaseLostError."""
         self._ledger.ensure_topic(self.topic, config=_TOPIC)
@@ -98,7 +93,6 @@ class Feed:
         if found is None:
             documents.write(self._store, key, position)
         with self._lock:
-            handed.left_out = self._handed.left_out
             handed.forget(self._handed.closed_ms)
             self._position, self._handed, self._producer = position, handed, producer
         log.info("feed of %s: %s points are remembered", position.stage, len(handed))
@@ -144,7 +138,11 @@ class Feed:
         assert producer is not None
         try:
             with self._lock:
+                before = self._handed.left_out
                 changes = [change for row in rows if (change := self._handed.change(row))]
+                late = self._handed.left_out - before
+            if late:  # the watermark says that there are none
+                log.error("%s: %s changes of points that are closed are not handed on", self._position.stage, late)
             self._send(producer, self._handed, changes)
         except StreamOpsError:
             self._producer = None
