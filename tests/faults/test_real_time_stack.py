@@ -40,7 +40,7 @@ def begun(stack, operator, tmp_path, versions: dict[str, tuple[str, tuple]]) -> 
             text = old.sub(new, text)
         (job.directory / f"{name}.yaml").write_text(text)
         publish_quickly(job.store, job.directory, name, like=like)
-    with job.trades(1000, 20):
+    with job.trades(500, 20):
         operator.run("deploy_job", job.name, version=next(iter(versions)))
         yield job
         if job.record().version:
@@ -119,7 +119,7 @@ def test_stages_go_into_real_time_and_back_with_their_state(two, operator, serve
 def test_a_stage_that_reads_another_counts_each_event_once_through_kills_and_stops(final, operator):
     """Final results become early ones, and those of the minute are made of those of the second."""
     job = final
-    wait_for(lambda: job.read() > 60_000, 180, "a minute of trades")
+    wait_for(lambda: job.read() > 30_000, 180, "a minute of trades")
     start, from_ms = mark(job), int(time.time() * 1000)
     done = operator.run("upgrade_job", job.name, version="v3", snapshot="final")
     assert done.facts("check")["outcomes"] == dict.fromkeys(ALL, "refilled")
@@ -144,7 +144,7 @@ def test_a_stage_that_reads_another_counts_each_event_once_through_kills_and_sto
 def test_a_stage_that_reads_another_is_kept_taken_back_and_filled_again(real_time, operator):
     job = real_time
     is_live(job)
-    wait_for(lambda: job.read() > 90_000, 180, "a minute and a half of trades")
+    wait_for(lambda: job.read() > 45_000, 180, "a minute and a half of trades")
     start, from_ms = mark(job), int(time.time() * 1000)
     operator.run("snapshot_job", job.name, snapshot="running")
     done = operator.run("upgrade_job", job.name, version="again", snapshot="kept")
