@@ -141,6 +141,7 @@ def test_a_stage_that_reads_another_counts_each_event_once_through_kills_and_sto
     gapless(job, from_ms)
 
 
+@pytest.mark.long
 def test_a_stage_that_reads_another_is_kept_taken_back_and_filled_again(real_time, operator):
     job = real_time
     is_live(job)
