@@ -35,7 +35,7 @@ class CsvTailReader(PulledReader):
     def __init__(self, options):
         super().__init__(options)
         self.files = options.get("files", "*.csv")
-        self._looked = {}  # file -> what it was like at the last look
+        self._looked = {}  # file -> what it was like when it was found to be the one that was read
 
     def initialOffset(self):
         """Where a query without a checkpoint begins."""
@@ -90,10 +90,9 @@ class CsvTailReader(PulledReader):
         """The offset to read from: ``at``, or 0 when the file is not the one that was read."""
         path = os.path.join(self.place, name)
         found = os.stat(path)
-        size, looks = found.st_size, (found.st_ino, found.st_size, found.st_mtime_ns)
-        same = self._looked.get(name) == looks  # nobody has touched it since
-        self._looked[name] = looks
-        if size >= at and (not mark or same or self._mark(name, at) == mark):
+        size, looks = found.st_size, (found.st_ino, found.st_size, found.st_mtime_ns, at, mark)
+        if size >= at and (not mark or self._looked.get(name) == looks or self._mark(name, at) == mark):
+            self._looked[name] = looks
             return at
         self.faults.add("truncated")
         self.log.error(

@@ -26,7 +26,7 @@ from pyspark.sql.types import DoubleType, FloatType, IntegralType, StructType
 from streamops.clients.kafka import READER, Ledger
 from streamops.model.definitions import InfluxSink
 from streamops.model.errors import LeaseLostError, StreamOpsError, UnreachableError
-from streamops.model.records import Lease, ResultsPosition, now
+from streamops.model.records import Lease, ResultsPosition, mark, now
 from streamops.store import documents, keys
 from streamops.store.object_store import ObjectStore
 from streamops.versions.fingerprints import Window
@@ -110,12 +110,8 @@ def encoded(frame: DataFrame, sink: InfluxSink, epoch: int, run: int) -> DataFra
     ]
     tags = [F.coalesce(F.col(tag).cast("string"), F.lit("")) for tag in sink.tags]
     key = F.concat_ws(_SEPARATOR, moment.cast("string"), *tags)
-    value = F.concat(F.lit(_mark(epoch, run).decode()), F.to_json(F.struct(*columns), {"ignoreNullFields": "false"}))
+    value = F.concat(F.lit(mark(epoch, run).decode()), F.to_json(F.struct(*columns), {"ignoreNullFields": "false"}))
     return frame.where(F.col(sink.time).isNotNull()).select(key.alias("key"), value.alias("value"))
-
-
-def _mark(epoch: int, run: int) -> bytes:
-    return f"{epoch}.{run} ".encode()
 
 
 def milliseconds(schema: StructType, name: str) -> Column:
@@ -220,7 +216,7 @@ class Results:
         end = self._ledger.end_offsets(self.topic)["0"]
         found = documents.read(self._store, self._key, ResultsPosition)
         self._position = found.value if found else self._position
-        self._mark = _mark(self._position.epoch, self._position.run)
+        self._mark = mark(self._position.epoch, self._position.run)
         self._next = min(max(begin, self._position.offset), end)  # beyond the end if someone made the topic anew
         self._position = self._position.model_copy(update={"offset": self._next})
         self._consumer = confluent_kafka.Consumer({**_READER, "bootstrap.servers": self._servers})
@@ -243,7 +239,7 @@ class Results:
     def allow(self, epoch: int, run: int) -> None:
         """From here on, results of this run count and no others. Raises LeaseLostError."""
         self._save(epoch=epoch, run=run, offset=self._next)
-        self._mark = _mark(epoch, run)
+        self._mark = mark(epoch, run)
         self._points = self._none()
 
     def close(self) -> None:
@@ -322,13 +318,13 @@ class Results:
 
     def _take(self, messages: list[confluent_kafka.Message]) -> None:
         """Keep the newest value of each point; results of others are left out."""
-        mark, points = self._mark, self._points
+        own, points = self._mark, self._points
         for message in messages:
             if message.error() is not None:
                 continue
             offset, value = message.offset() or 0, message.value()
             self._next = offset + 1
-            if not value or not value.startswith(mark):
+            if not value or not value.startswith(own):
                 continue
             points.add(message.key() or b"", offset, value)
 

@@ -117,6 +117,11 @@ class ResultsPosition(Stored):
     offset: int = 0  # the next result to read
 
 
+def mark(epoch: int, run: int) -> bytes:
+    """What a result in a results topic begins with: who gives it."""
+    return f"{epoch}.{run} ".encode()
+
+
 class FeedPosition(Stored):
     """What a driver remembers of a stage's feed.
 

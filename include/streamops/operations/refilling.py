@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
 
@@ -67,7 +67,9 @@ def starts(
             needed[read] = min(needed.get(read, plans[stage].since_ms), plans[stage].since_ms)
     made: dict[str, StageStart] = {}
     for stage in (stage for stage in order if stage in plans):
-        offsets = _offsets(ledger, version, stage, plans[stage], stood.get(stage), topics)
+        found = known[stage]
+        read_from = [source for source in found.sources if source in topics] if found else []
+        offsets = _offsets(ledger, version, stage, read_from, plans[stage], stood.get(stage), topics)
         for read in sorted(reads[stage] & {*made}):
             offsets = {**made[read].offsets, **offsets}
         whole_after_ms = plans[stage].whole_after_ms
@@ -81,14 +83,14 @@ def _offsets(
     ledger: LedgerPort,
     version: ArtifactManifest,
     stage: str,
+    sources: Iterable[str],
     plan: refill.Refill,
     before: Stood | None,
     topics: Mapping[str, str],
 ) -> Offsets:
     """Where a stage begins to read its topics."""
-    found = verdicts.known(version, {})[stage]
     offsets: Offsets = {}
-    for source in (source for source in found.sources if source in topics) if found else ():
+    for source in sources:
         first_ms = max(0, plan.since_ms - milliseconds(version.definition.sources[source].max_ahead))
         at, kept = ledger.offsets_at(topics[source], first_ms), ledger.beginning_offsets(topics[source])
         began = before.start.offsets.get(source, {}) if before else {}
