@@ -43,6 +43,17 @@ def test_a_lag_of_a_batch_or_two_is_keeping_up():
     assert found.next_step == "Nothing to do."
 
 
+def test_what_comes_while_a_long_batch_is_under_way_is_no_falling_behind():
+    """Two commits, one of a batch that had less to read: what it shows in between says nothing."""
+    long = {"batch_ms": 3200, "processed_rate": 7_000.0}
+    before = look(200_000, a=stage(137_000, **long))
+    found = advise(look(230_000, 3, a=stage(157_000, at=3, **long)), before)
+    assert flow(found, "a").rate_out < flow(found, "a").rate_in
+    assert flow(found, "a").catch_up_s == 0
+    more = advise(look(270_000, 3, a=stage(157_000, at=3, **long)), look(240_000, a=stage(137_000, **long)))
+    assert flow(more, "a").catch_up_s is None  # more than any batches explain
+
+
 def test_a_stage_in_real_time_is_not_busy_for_as_long_as_its_batch_lasts():
     live = {"phase": LIVE, "processed_rate": 10_000.0}
     found = advise(look(230_000, 3, a=stage(100_000, at=3, **live)), look(200_000, a=stage(100_000, **live)))

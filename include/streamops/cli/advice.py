@@ -9,7 +9,8 @@ from streamops.model.records import FINAL, LIVE, DriverStatus, Offsets, StageSta
 
 SILENT_S = 15.0  # a driver publishes about once a second; this long without a word is worth a look
 BUSY = 0.85  # of the time between two batches spent inside one
-LATE_S = 5.0  # a lag of this many seconds of traffic is "keeping up": it is one or two batches
+LATE_S = 5.0  # a lag of this many seconds of traffic is "keeping up", however short the batches
+BATCHES = 3  # and so is one of this many batches: the one under way, what came meanwhile, and one that takes longer
 LIVE_LATE_S = 15.0  # the same in real time, where a commit comes every ten seconds and results do not wait for it
 
 # Parts of a batch as Spark names them, and what they stand for.
@@ -108,7 +109,7 @@ def _flow(name: str, stage: StageStatus, look: Look, earlier: Look | None) -> St
             rate_out = _distance(before.offsets, stage.offsets) / span
     live = stage.phase == LIVE  # a batch in real time lasts as long as it should, and says nothing of the work in it
     busy = min(1.0, stage.input_rate / stage.processed_rate) if stage.processed_rate > 0 and not live else 0.0
-    late = rate_in * (LIVE_LATE_S if live else LATE_S)
+    late = rate_in * (LIVE_LATE_S if live else max(LATE_S, BATCHES * stage.batch_ms / 1000))
     catch_up = 0.0 if lag <= late else _catch_up(rate_in, rate_out, stage.processed_rate, lag)
     return StageFlow(name, rate_in, rate_out, lag, busy, catch_up)
 
