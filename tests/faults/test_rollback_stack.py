@@ -33,7 +33,7 @@ _TRADES = 'trades.withWatermark("time", delay)\n        .groupBy(F.window("time"
 _RAISE = 'F.raise_error(F.lit("after a while")).cast("boolean")'
 _BEGUN = 'F.lit(__import__("time").time())'  # when the query was started: it commits for some seconds after each start
 _RAISES = f"where(F.when(F.current_timestamp().cast('double') > {_BEGUN} + 5, {_RAISE}).otherwise(F.lit(True)))"
-_AVERAGE = '.select("symbol", _average'
+_AVERAGE = '.select("symbol", "cents", "trades", average('
 BAD = {
     "fails": ((_TRADES, _TRADES.replace("\n", f"\n        .{_RAISES}\n", 1)), None),
     # It produces nothing, and falls behind.

@@ -68,10 +68,10 @@ def test_a_full_object_store_fails_loudly_and_keeps_what_it_has(rig: Rig, disk: 
     assert snapshots.find(rig.store, "sums", "never") is None
     snapshots.verify(rig.store, snapshots.load(rig.store, "sums", "good"))
 
-    filler.unlink()
     launch = str(rig.record().launch)
-    if launch not in rig.cluster.alive():  # the driver gave up; the master starts it again
-        rig.cluster.relaunch(launch)
+    rig.wait(lambda: launch not in rig.cluster.alive(), "the end of the driver that cannot write")
+    filler.unlink()
+    rig.cluster.relaunch(launch)  # as the master would
     rig.commits_more(windows=4)
     rig.run("snapshot_job", snapshot="later")
     snapshots.verify(rig.store, snapshots.load(rig.store, "sums", "later"))
