@@ -20,7 +20,7 @@ import confluent_kafka
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
-from pyspark.sql.types import IntegralType
+from pyspark.sql.types import NumericType
 
 from streamops.clients.kafka import Ledger
 from streamops.model.definitions import Definition, Source
@@ -186,15 +186,19 @@ def _recent(spark: SparkSession, name: str, servers: str, topic: str) -> DataFra
 def _invent(servers: str, topic: str, name: str, source: Source) -> None:
     """Write some records of a source's schema."""
     producer = confluent_kafka.Producer({"bootstrap.servers": servers, "log_level": 0})
-    schema, begun = schema_of(name, source), int(time.time() * 1000)
-    for number in range(_INVENTED):
-        row = {
-            field.name: number if isinstance(field.dataType, IntegralType) else str(number) for field in schema.fields
-        }
-        if source.event_time:
-            row[source.event_time] = begun
+    for row in invented(name, source, int(time.time() * 1000)):
         producer.produce(topic, json.dumps(row).encode(), partition=0)
     producer.flush(10)
+
+
+def invented(name: str, source: Source, at_ms: int) -> list[dict[str, object]]:
+    """Records of a source's schema that happened at a time in epoch ms; no number is 0, since a stage may divide."""
+    fields = schema_of(name, source).fields
+    return [
+        {field.name: number if isinstance(field.dataType, NumericType) else str(number) for field in fields}
+        | ({source.event_time: at_ms} if source.event_time else {})
+        for number in range(1, _INVENTED + 1)
+    ]
 
 
 def _discarded(writer: DataStreamWriter, end: _End) -> StreamingQuery:
