@@ -48,6 +48,14 @@ _READER = READER | {"auto.offset.reset": "earliest", "enable.partition.eof": Fal
 log = logging.getLogger("results")
 
 
+class _Committed(NamedTuple):
+    """What the stage has committed, and where its results of that time end."""
+
+    closed_ms: int | None
+    read: int
+    end: int | None = None
+
+
 class _Newest(NamedTuple):
     """The newest value of a point that was not written yet."""
 
@@ -95,6 +103,10 @@ class Held:
         values = [newest.value for at in times for newest in self._points.pop(at).values()]
         self.count -= len(values)
         return values
+
+    def holds(self, until_ms: int | None) -> bool:
+        """Whether points up to a time wait to be written."""
+        return until_ms is not None and any(at <= until_ms for at in self._points)
 
     def first_offset(self, following: int) -> int:
         """The first result that must be read again if what is held is lost; ``following`` if nothing is held."""
@@ -171,6 +183,8 @@ class Results:
         self._settling = False  # everything up to the end of the topic is to be written
         self._goal: int | None = None  # where that end is
         self._settled = threading.Event()
+        self._committed: _Committed | None = None  # not considered yet
+        self._closing: _Committed | None = None
         self._end = threading.Event()
         self._patience = Patience(stage, check, self._end)  # the topic keeps what comes meanwhile
         self._thread: threading.Thread | None = None
@@ -204,8 +218,7 @@ class Results:
 
     def look_back(self, watermark_ms: int | None, read: int) -> None:
         """Keep no more of the feed than what may change or is unread: the stage has committed this watermark."""
-        if self.feed is not None:
-            self.feed.look_back(watermark_ms - self._window_ms if watermark_ms else None, read)
+        self._committed = _Committed(watermark_ms - self._window_ms if watermark_ms else None, read)
 
     def open(self) -> None:
         """Read on where the writer before stopped. Raises UnreachableError."""
@@ -291,6 +304,7 @@ class Results:
                 flushed = moment
             if settling or moment - saved > SAVE_S:
                 if self.feed is not None:
+                    self._look_back(self.feed)
                     self.feed.save()
                 self._save(offset=self._points.first_offset(self._next), keep_trying=not settling)
                 saved = moment
@@ -303,6 +317,14 @@ class Results:
                     self.feed.trim(moment)
                 trimmed = moment
 
+    def _look_back(self, feed: Feed) -> None:
+        """Tell the feed what was committed, once all that the stage had given by then is handed on."""
+        if self._closing is None and (committed := self._committed) and (end := self._end_of_topic()) is not None:
+            self._closing, self._committed = committed._replace(end=end), None
+        if self._closing and self._next >= (self._closing.end or 0) and not self._points.holds(self._closing.closed_ms):
+            feed.look_back(self._closing.closed_ms, self._closing.read)
+            self._closing = None
+
     def _present(self, quiet_s: float) -> int | None:
         """Up to which time points are over although none has come after them, in milliseconds; None: not known."""
         if not self.live or quiet_s <= (QUIET_S if self._reads is None else HANDED_S):
@@ -311,10 +333,16 @@ class Results:
 
     def _until(self) -> float:
         """The end of the topic when settling began; never reached while Kafka does not say where that is."""
-        if self._goal is None and self._consumer is not None:
-            with suppress(confluent_kafka.KafkaException):
-                self._goal = self._consumer.get_watermark_offsets(self._partition, timeout=2.0)[1]
+        if self._goal is None:
+            self._goal = self._end_of_topic()
         return float("inf") if self._goal is None else self._goal
+
+    def _end_of_topic(self) -> int | None:
+        """Where the topic ends now; None while Kafka does not say."""
+        assert self._consumer is not None
+        with suppress(confluent_kafka.KafkaException):
+            return self._consumer.get_watermark_offsets(self._partition, timeout=2.0)[1]
+        return None
 
     def _take(self, messages: list[confluent_kafka.Message]) -> None:
         """Keep the newest value of each point; results of others are left out."""

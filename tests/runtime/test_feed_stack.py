@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import json
+import threading
 import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import confluent_kafka
 import pytest
 
-from fresh_job import as_root
+from fresh_job import as_root, wait_for
 from streamops.clients.kafka import Ledger
 from streamops.model.definitions import InfluxSink
 from streamops.model.errors import LeaseLostError
 from streamops.model.feeds import FOR, TOTAL
-from streamops.model.records import FeedSlice
+from streamops.model.records import FeedPosition, FeedSlice, Lease, mark
 from streamops.spark import checkpoints
 from streamops.store import documents, keys
 from streamops.store.object_store import ObjectStore
 from streamops_runtime.feed import Feed
+from streamops_runtime.results import Results
 
 pytestmark = pytest.mark.stack
 SINK = InfluxSink(measurement="pages", tags=("page",))
@@ -111,3 +114,49 @@ def test_another_deployment_begins_with_the_slice_of_the_snapshot_once(stack, jo
     ObjectStore(as_root(stack)).delete([keys.feed(job, "counts", 2)])  # killed before it had noted that
     open_feed(2).hand_on([row("a", 1000, 4), row("b", 1000, 6)])
     assert read(stack, job, 2) == [*wanted, ("b", 1000, 1)]
+
+
+class Busy:
+    """A sink that takes nothing before it is told to."""
+
+    def __init__(self) -> None:
+        self.refused, self.asked, self.goes_on = 0, threading.Event(), threading.Event()
+
+    def write(self, rows: Any, batch_id: int) -> None:
+        self.asked.set()
+        assert self.goes_on.wait(60)
+
+
+def test_what_was_given_before_a_commit_is_handed_on_however_late_it_is_read(stack, job):
+    """Spark commits while the driver still has much to write: what it has not handed on is not over for the feed."""
+    store, servers, sink = ObjectStore(stack), stack.kafka_bootstrap_servers, Busy()
+    lease = Lease(job=job, epoch=1, launch="l", deployment=1)
+    feed = Feed(job, "counts", 1, servers, store, SINK, ("value",))
+    results = Results(job, "counts", servers, store, [sink], lambda: None, lambda: lease, feed=feed)
+    producer = confluent_kafka.Producer({"bootstrap.servers": servers})
+
+    def give(*rows: dict[str, Any]) -> None:
+        for item in rows:
+            value = mark(1, 1) + json.dumps(item).encode()
+            producer.produce(results.topic, value, f"{item['time']}\x01{item['page']}".encode(), partition=0)
+        producer.flush(10)
+
+    results.open()
+    results.allow(1, 1)
+    try:
+        give(row("a", 1000, 3), row("a", 2000, 3))
+        assert sink.asked.wait(60)
+        give(row("b", 1000, 5), row("a", 3000, 1))
+        results.look_back(2000, 0)  # committed, and not read yet
+        sink.goes_on.set()
+        wait_for(lambda: len(read(stack, job)) == 3, 60, "what was given")
+        assert sorted(read(stack, job)) == [("a", 1000, 3), ("a", 2000, 3), ("b", 1000, 5)]
+        key = keys.feed(job, "counts", 1)
+        wait_for(
+            lambda: (found := documents.read(store, key, FeedPosition)) and found.value.closed_ms == 2000,
+            60,
+            "the end of its memory",
+        )
+    finally:
+        sink.goes_on.set()
+        results.close()

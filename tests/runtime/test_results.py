@@ -81,3 +81,10 @@ def test_what_is_made_of_panes_is_over_with_its_last_pane_a_look_later() -> None
     assert points.due(None) == []
     points.add(b"100000\x01b", 200, b"b")
     assert points.due(None) == [b"a", b"b"]
+
+
+def test_what_waits_is_not_over_for_those_who_read_the_stage() -> None:
+    points = held((SECOND, "a", 1), (3 * SECOND, "a", 1))
+    assert (points.holds(None), points.holds(SECOND - 1), points.holds(SECOND)) == (False, False, True)
+    points.due(None)
+    assert not points.holds(2 * SECOND)
