@@ -60,6 +60,11 @@ def executor(spark_home: str | Path, memory: str) -> str:
     return f"{_SERIAL} {_YOUNG} {_LATER} {sharing(spark_home)} -Xms{memory}"
 
 
+def client() -> str:
+    """Java options of ``spark-submit``, which only hands a driver over and ends: a third of the time, half the work."""
+    return _LEAN
+
+
 def brief(spark_home: str | Path | None = None) -> dict[str, str]:
     """Spark's settings of a local session that lives for seconds, with the archive where this Spark has one.
 

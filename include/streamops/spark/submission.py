@@ -155,7 +155,8 @@ def submit_environment(settings: Settings, environment: dict[str, str] | None = 
     # On one machine everything stays on loopback. With several, each node knows its own address, which the submitter's
     # would take the place of.
     local = {"SPARK_LOCAL_IP": _LOOPBACK} if settings.spark_master.startswith(f"spark://{_LOOPBACK}:") else {}
-    return kept | local | {"SPARK_HOME": settings.spark_home, "SPARK_CONF_DIR": settings.spark_conf_dir}
+    lean = {"SPARK_SUBMIT_OPTS": jvm.client(), "SPARK_LAUNCHER_OPTS": jvm.client()}
+    return kept | local | lean | {"SPARK_HOME": settings.spark_home, "SPARK_CONF_DIR": settings.spark_conf_dir}
 
 
 def _text(value: Param) -> str:
