@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import logging
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -37,7 +36,7 @@ log = logging.getLogger("feed")
 
 
 class Feed:
-    """What one stage hands on. Used by one thread, except for ``look_back``.
+    """What one stage hands on. Used by one thread at a time.
 
     Args:
         sink: the stage's, whose tags and time are what a point is known by.
@@ -61,7 +60,6 @@ class Feed:
         self._position = FeedPosition(job=job, stage=stage, deployment=deployment)
         self._handed = self._nothing()
         self._producer: confluent_kafka.Producer | None = None
-        self._lock = threading.Lock()
         self._unread = 0  # the first offset that a reader may still ask for
         self._needless: deque[tuple[float, int]] = deque()  # when -> the offset before which nothing was needed
 
@@ -92,9 +90,8 @@ class Feed:
         handed = self._read(position)
         if found is None:
             documents.write(self._store, key, position)
-        with self._lock:
-            handed.forget(self._handed.closed_ms)
-            self._position, self._handed, self._producer = position, handed, producer
+        handed.forget(self._handed.closed_ms)
+        self._position, self._handed, self._producer = position, handed, producer
         log.info("feed of %s: %s points are remembered", position.stage, len(handed))
 
     def _read(self, position: FeedPosition) -> Handed:
@@ -137,10 +134,9 @@ class Feed:
         producer = self._producer
         assert producer is not None
         try:
-            with self._lock:
-                before = self._handed.left_out
-                changes = [change for row in rows if (change := self._handed.change(row))]
-                late = self._handed.left_out - before
+            before = self._handed.left_out
+            changes = [change for row in rows if (change := self._handed.change(row))]
+            late = self._handed.left_out - before
             if late:  # the watermark says that there are none
                 log.error("%s: %s changes of points that are closed are not handed on", self._position.stage, late)
             self._send(producer, self._handed, changes)
@@ -168,9 +164,8 @@ class Feed:
             producer.commit_transaction(_WAIT_S)
 
         self._tried(send)
-        with self._lock:
-            for number, record in enumerate(records):
-                handed.note(record, offsets[number])
+        for number, record in enumerate(records):
+            handed.note(record, offsets[number])
 
     def _tried(self, act: Callable[[], object]) -> None:
         try:
@@ -183,9 +178,8 @@ class Feed:
 
     def save(self) -> None:
         """Store from where on the feed is to be read after a crash; what is not stored now is stored next time."""
-        with self._lock:
-            update = {"since": self._handed.since, "closed_ms": self._handed.closed_ms}
-            position = self._position.model_copy(update=update)
+        update = {"since": self._handed.since, "closed_ms": self._handed.closed_ms}
+        position = self._position.model_copy(update=update)
         if position == self._position:
             return
         try:
@@ -195,14 +189,13 @@ class Feed:
             log.warning("%s: the position is stored later: %s", position.stage, error)
 
     def look_back(self, closed_ms: int | None, read: int) -> None:
-        """Remember less: what was committed tells what nobody asks for any more. Another thread may say so.
+        """Remember less: what was committed tells what nobody asks for any more.
 
         Args:
             closed_ms: points up to this time do not change any more; since the epoch.
             read: the first offset that a reader may still ask for.
         """
-        with self._lock:
-            self._handed.forget(closed_ms)
+        self._handed.forget(closed_ms)
         self._unread = read
 
     def trim(self, moment: float) -> None:

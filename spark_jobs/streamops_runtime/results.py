@@ -49,11 +49,10 @@ log = logging.getLogger("results")
 
 
 class _Committed(NamedTuple):
-    """What the stage has committed, and where its results of that time end."""
+    """What a feed need not remember any more, as the stage and its readers have committed."""
 
     closed_ms: int | None
     read: int
-    end: int | None = None
 
 
 class _Newest(NamedTuple):
@@ -184,7 +183,7 @@ class Results:
         self._goal: int | None = None  # where that end is
         self._settled = threading.Event()
         self._committed: _Committed | None = None  # not considered yet
-        self._closing: _Committed | None = None
+        self._closing: tuple[_Committed, int] | None = None  # with the end of the topic at that time
         self._end = threading.Event()
         self._patience = Patience(stage, check, self._end)  # the topic keeps what comes meanwhile
         self._thread: threading.Thread | None = None
@@ -320,9 +319,12 @@ class Results:
     def _look_back(self, feed: Feed) -> None:
         """Tell the feed what was committed, once all that the stage had given by then is handed on."""
         if self._closing is None and (committed := self._committed) and (end := self._end_of_topic()) is not None:
-            self._closing, self._committed = committed._replace(end=end), None
-        if self._closing and self._next >= (self._closing.end or 0) and not self._points.holds(self._closing.closed_ms):
-            feed.look_back(self._closing.closed_ms, self._closing.read)
+            self._closing, self._committed = (committed, end), None
+        if self._closing is None:
+            return
+        committed, end = self._closing
+        if self._next >= end and not self._points.holds(committed.closed_ms):
+            feed.look_back(committed.closed_ms, committed.read)
             self._closing = None
 
     def _present(self, quiet_s: float) -> int | None:
