@@ -311,3 +311,11 @@ def test_the_number_of_partitions_is_noted_in_the_last_committed_batch_only(buck
     assert json.loads(text.split("\n")[1])["conf"] == {"spark.sql.shuffle.partitions": "1"}
     assert checkpoints.parse_offsets(text) == ({"clicks": {"0": 20}}, 1)
     assert made.store.get(f"{made.prefix}offsets/0").body == before
+
+
+def test_before_any_event_there_is_no_watermark() -> None:
+    """Spark says 0, which as a time lies before everything that Kafka knows."""
+    assert checkpoints.parse_offsets('v2\n{"batchWatermarkMs":0}\nclicks:{"clicks":{"0":7}}') == (
+        {"clicks": {"0": 7}},
+        None,
+    )

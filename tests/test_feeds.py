@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from streamops.model.feeds import FOR, TOTAL, Handed, continued, encoded
+from streamops.model.records import EarlierRun, ResultsPosition
 
 
 def handed() -> Handed:
@@ -88,3 +89,14 @@ def test_what_a_reader_had_before_that_deployment_stays_read() -> None:
     old = encoded({"symbol": "A", "time": 1, "cents": 1, TOTAL: [1], FOR: ["slow"]})
     assert json.loads(continued([(0, old)], since=0, read={"fast": 0, "slow": 0})[0])[FOR] == ["slow"]
     assert json.loads(continued([(0, old)], since=0, read={"fast": 0, "slow": 1})[0])[FOR] == []
+
+
+def test_results_of_a_run_before_count_up_to_where_it_ended() -> None:
+    position = ResultsPosition(
+        job="j", stage="s", epoch=3, run=2, offset=5, before=(EarlierRun(epoch=3, run=1, until=9),)
+    )
+    assert position.counts(8, b"3.1:0 {}")
+    assert not position.counts(9, b"3.1:0 {}")  # what an ended query still sends
+    assert position.counts(9, b"3.2:0 {}")
+    assert not position.counts(8, b"2.7:0 {}")
+    assert not position.counts(8, b"3.12:0 {}")

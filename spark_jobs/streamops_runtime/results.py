@@ -13,7 +13,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -26,7 +26,7 @@ from pyspark.sql.types import DoubleType, FloatType, IntegralType, StructType
 from streamops.clients.kafka import READER, Ledger
 from streamops.model.definitions import InfluxSink
 from streamops.model.errors import LeaseLostError, StreamOpsError, UnreachableError
-from streamops.model.records import Lease, ResultsPosition, mark, now
+from streamops.model.records import EarlierRun, Lease, ResultsPosition, mark, now
 from streamops.store import documents, keys
 from streamops.store.object_store import ObjectStore
 from streamops.versions.fingerprints import Window
@@ -36,6 +36,7 @@ from streamops_runtime.sinks import ROWS, Patience, Sink
 FLUSH_S = 0.05
 SAVE_S = 1.0
 TRIM_S = 30.0
+FIRST_S = 15.0  # in which a query gives its first result, unless there is nothing to read; until then the clock waits
 QUIET_S = 0.2  # without a result, the clock decides which windows are over
 HANDED_S = 2.0  # the same of a stage that reads another: by then it has taken in what was handed on
 MOST_HELD = 200_000  # points that wait to be written
@@ -76,16 +77,44 @@ class Held:
         self.count = 0
         self.over_ms = _NEVER  # points up to then were over at the last look
         self._ahead_ms, self._patient = ahead_ms, patient
-        self._newest = self._before = _NEVER  # time of the newest point that came
+        self._newest = self._before = _NEVER  # time of the newest point that this run gave
+        self._given: dict[int, int] = {}  # the same for each state partition
+        self._again: dict[int, int] = {}  # the same of the runs before, for those that this one has not passed
         self._points: dict[int, dict[bytes, _Newest]] = {}  # time -> key -> its newest value
 
-    def add(self, key: bytes, offset: int, value: bytes) -> None:
-        """Take in a value; ``key`` begins with the point's time."""
+    def add(self, key: bytes, offset: int, value: bytes, partition: int = 0) -> None:
+        """Take in a value; ``key`` begins with the point's time. ``partition`` is the one of the state."""
         at = int(key.split(_SEPARATOR.encode(), 1)[0])
         points = self._points.setdefault(at, {})
         self.count += key not in points
         points[key] = _Newest(offset, value)
         self._newest = max(self._newest, at)
+        self._given[partition] = max(self._given.get(partition, _NEVER), at)
+
+    @property
+    def reached(self) -> dict[int, int]:
+        """State partition -> time of the newest point that it gave, in whatever run."""
+        every = self._again.keys() | self._given.keys()
+        return {part: max(self._again.get(part, _NEVER), self._given.get(part, _NEVER)) for part in every}
+
+    @property
+    def reads_again(self) -> bool:
+        """Whether this run has not come further yet than the one before."""
+        self._again = {part: at for part, at in self._again.items() if self._given.get(part, _NEVER) <= at}
+        return bool(self._again)
+
+    def begin_again(self, reached: Mapping[int, int]) -> None:
+        """What comes next is of another run, which reads again what another had read further.
+
+        What waits goes on waiting, and nothing is over before every state partition, which gives its points in the
+        order of time, has passed its last one: until then values are of parts of windows that were written whole.
+        """
+        self._newest = self._before = _NEVER
+        self._given, self._again = {}, dict(reached)
+
+    def pass_on(self) -> None:
+        """All that was read before is read again, whatever came of it."""
+        self._again = {}
 
     def due(self, present_ms: int | None, *, everything: bool = False) -> list[bytes]:
         """Take out the values that are to be written now: of points before the newest one, which has just begun.
@@ -96,7 +125,8 @@ class Held:
         """
         newest = self._before if self._patient else self._newest
         self._before = self._newest
-        latest = max(newest - self._ahead_ms, _NEVER if present_ms is None else present_ms)
+        latest = _NEVER if self.reads_again else newest - self._ahead_ms
+        latest = max(latest, _NEVER if present_ms is None else present_ms)
         self.over_ms = max(self.over_ms, latest)
         times = [at for at in sorted(self._points) if everything or at <= latest or self.count >= MOST_HELD]
         values = [newest.value for at in times for newest in self._points.pop(at).values()]
@@ -114,14 +144,18 @@ class Held:
 
 
 def encoded(frame: DataFrame, sink: InfluxSink, epoch: int, run: int) -> DataFrame:
-    """Results as records of the topic: ``key`` is the point's time and tags, ``value`` who gives it and its columns."""
+    """Results as records of the topic: ``key`` is the point's time and tags, ``value`` who gives it and its columns.
+
+    After the exchange a partition of the frame is one of the state.
+    """
     moment = milliseconds(frame.schema, sink.time)
     columns = [
         moment.alias(name) if name == sink.time else _finite(frame.schema, name).alias(name) for name in frame.columns
     ]
     tags = [F.coalesce(F.col(tag).cast("string"), F.lit("")) for tag in sink.tags]
     key = F.concat_ws(_SEPARATOR, moment.cast("string"), *tags)
-    value = F.concat(F.lit(mark(epoch, run).decode()), F.to_json(F.struct(*columns), {"ignoreNullFields": "false"}))
+    who = [F.lit(mark(epoch, run).decode()), F.spark_partition_id().cast("string"), F.lit(" ")]
+    value = F.concat(*who, F.to_json(F.struct(*columns), {"ignoreNullFields": "false"}))
     return frame.where(F.col(sink.time).isNotNull()).select(key.alias("key"), value.alias("value"))
 
 
@@ -146,6 +180,7 @@ class Results:
         lease: the lease that this driver holds.
         feed: what other stages read.
         reads: the results of the stage that this one reads; it knows which of the points are over.
+        last: no run comes after this one, so that at its end also points are written whose windows are not over.
     """
 
     def __init__(
@@ -160,6 +195,8 @@ class Results:
         clock: Callable[[], float] = time.time,
         feed: Feed | None = None,
         reads: Results | None = None,
+        *,
+        last: bool = False,
     ) -> None:
         self.stage = stage
         self.topic = keys.results_topic(job, stage)
@@ -172,14 +209,15 @@ class Results:
         self._servers, self._store, self._sinks = servers, store, list(sinks)
         self._check, self._lease, self._clock = check, lease, clock
         self.feed, self._reads = feed, reads
-        self._window_ms, self._ahead_ms = 0, 1
+        self._window_ms, self._ahead_ms, self._last = 0, 1, last
         self._ledger = Ledger.at(servers)
         self._position = ResultsPosition(job=job, stage=stage)
         self._saving = threading.Lock()
-        self._mark = b""
         self._next = 0
         self._points = self._none()
-        self._settling = False  # everything up to the end of the topic is to be written
+        self._began = 0.0  # when the query did, of a monotonic clock
+        self._passed: int | None = None  # where the topic ended when the query had committed first
+        self._settling = False  # everything up to the end of the topic is to be read
         self._goal: int | None = None  # where that end is
         self._settled = threading.Event()
         self._committed: _Committed | None = None  # not considered yet
@@ -228,16 +266,16 @@ class Results:
         end = self._ledger.end_offsets(self.topic)["0"]
         found = documents.read(self._store, self._key, ResultsPosition)
         self._position = found.value if found else self._position
-        self._mark = mark(self._position.epoch, self._position.run)
         self._next = min(max(begin, self._position.offset), end)  # beyond the end if someone made the topic anew
         self._position = self._position.model_copy(update={"offset": self._next})
+        self._points.begin_again(self._position.reached)
         self._consumer = confluent_kafka.Consumer({**_READER, "bootstrap.servers": self._servers})
         self._consumer.assign([confluent_kafka.TopicPartition(self.topic, 0, self._next)])
         self._thread = threading.Thread(target=self._work, name=f"results of {self.stage}", daemon=True)
         self._thread.start()
 
     def settle(self) -> None:
-        """Begin to write everything that the ended query has given; ``settled`` says when that is done."""
+        """Read all that the ended query has given, and write what is over; ``settled`` says when that is done."""
         assert self._consumer is not None
         self.live, self.failure = False, None
         self._settled.clear()
@@ -245,14 +283,35 @@ class Results:
 
     @property
     def settled(self) -> bool:
-        """Whether all results are written, and remembered as written."""
+        """Whether all results are read, and those that are over are written and remembered as written."""
         return self._settled.is_set()
 
-    def allow(self, epoch: int, run: int) -> None:
-        """From here on, results of this run count and no others. Raises LeaseLostError."""
-        self._save(epoch=epoch, run=run, offset=self._next)
-        self._mark = mark(epoch, run)
-        self._points = self._none()
+    def allow(self, epoch: int, run: int, *, kept: bool) -> None:
+        """From here on, results of this run count, and of what came before those that wait for their window's end.
+
+        Args:
+            kept: the stage continues its state. Else what waits is left out: it is of windows that are no more.
+
+        Raises:
+            LeaseLostError: a later writer has stored its own position.
+        """
+        points = self._points if kept else self._none()
+        latest = int(self._clock() * 1000) + self._ahead_ms  # an event of the future holds nothing up
+        reached = {part: min(at, latest) for part, at in points.reached.items()}
+        offset, last = points.first_offset(self._next), self._position
+        before = (*last.before, EarlierRun(epoch=last.epoch, run=last.run, until=self._next))
+        self._save(epoch=epoch, run=run, offset=offset, before=before, reached=reached)
+        points.begin_again(reached)
+        self._points = points
+
+    def begin(self, *, live: bool) -> None:
+        """Tell that a query of the run starts, in real time or in batches."""
+        self.live, self._began, self._passed = live, time.monotonic(), None
+
+    def committed(self) -> None:
+        """Tell that the query has committed a batch: what was read before is read again."""
+        if self._passed is None and self._points.reads_again:
+            self._passed = self._end_of_topic()
 
     def close(self) -> None:
         """End the thread; what is not written yet is still in the topic."""
@@ -285,6 +344,7 @@ class Results:
         """Read again what was not written."""
         assert self._consumer is not None
         self._points, self._next, self._goal = self._none(), self._position.offset, None
+        self._points.begin_again(self._position.reached)
         self._consumer.assign([confluent_kafka.TopicPartition(self.topic, 0, self._next)])
 
     def _turn(self) -> None:
@@ -296,16 +356,19 @@ class Results:
             if messages:
                 came = moment
                 self._take(messages)
+            if self._passed is not None and self._next >= self._passed:
+                self._points.pass_on()
             behind = len(messages) == _TAKEN and self._points.count < MOST_HELD
             settling = self._settling and self._next >= self._until()
             if settling or (not behind and moment - flushed >= FLUSH_S) or moment - flushed > 1.0:
-                self._write(self._points.due(self._present(moment - came), everything=settling))
+                self._write(self._points.due(self._present(moment, moment - came), everything=settling and self._last))
                 flushed = moment
             if settling or moment - saved > SAVE_S:
                 if self.feed is not None:
                     self._look_back(self.feed)
                     self.feed.save()
-                self._save(offset=self._points.first_offset(self._next), keep_trying=not settling)
+                offset, reached = self._points.first_offset(self._next), self._points.reached
+                self._save(offset=offset, reached=reached, keep_trying=not settling)
                 saved = moment
             if settling:
                 self._settling, self._goal = False, None
@@ -327,9 +390,11 @@ class Results:
             feed.look_back(committed.closed_ms, committed.read)
             self._closing = None
 
-    def _present(self, quiet_s: float) -> int | None:
+    def _present(self, moment: float, quiet_s: float) -> int | None:
         """Up to which time points are over although none has come after them, in milliseconds; None: not known."""
-        if not self.live or quiet_s <= (QUIET_S if self._reads is None else HANDED_S):
+        if not self.live or moment - self._began < FIRST_S:
+            return None
+        if quiet_s <= (QUIET_S if self._reads is None else HANDED_S):
             return None
         return int(self._clock() * 1000) if self._reads is None else self._reads._points.over_ms
 
@@ -348,13 +413,20 @@ class Results:
 
     def _take(self, messages: list[confluent_kafka.Message]) -> None:
         """Keep the newest value of each point; results of others are left out."""
-        own = self._mark
+        position = self._position
         given = [message for message in messages if message.error() is None]
-        newest = {message.key(): message for message in given if (message.value() or b"").startswith(own)}
+        if not given:
+            return
+        if position.before:
+            counting = [item for item in given if position.counts(item.offset() or 0, item.value() or b"")]
+        else:
+            own = mark(position.epoch, position.run)
+            counting = [item for item in given if (item.value() or b"").startswith(own)]
+        newest = {message.key(): message for message in counting}
         for key, message in newest.items():  # a few of the thousands
-            self._points.add(key or b"", message.offset() or 0, message.value() or b"")
-        if given:
-            self._next = (given[-1].offset() or 0) + 1
+            value = message.value() or b""
+            self._points.add(key or b"", message.offset() or 0, value, _partition(value))
+        self._next = (given[-1].offset() or 0) + 1
 
     def _write(self, values: list[bytes]) -> None:
         for first in range(0, len(values), ROWS):  # so many are taken apart at once
@@ -380,7 +452,7 @@ class Results:
     def _partition(self) -> confluent_kafka.TopicPartition:
         return confluent_kafka.TopicPartition(self.topic, 0)
 
-    def _save(self, *, keep_trying: bool = False, **update: int) -> None:
+    def _save(self, *, keep_trying: bool = False, **update: Any) -> None:
         """Store what changed of the position.
 
         Args:
@@ -398,6 +470,8 @@ class Results:
 
         with self._saving:  # the driver's thread and this stage's own would undo each other's change
             position = self._position.model_copy(update=update)
+            over = tuple(item for item in position.before if item.until > position.offset)
+            position = position.model_copy(update={"before": over})
             if position == self._position:
                 return
             try:
@@ -413,6 +487,10 @@ class Results:
         """Let Kafka delete what was written; what does not work now is done next time."""
         with suppress(StreamOpsError):
             self._ledger.delete_records(self.topic, 0, self._position.offset)
+
+
+def _partition(value: bytes) -> int:
+    return int(value[value.index(b":") + 1 : value.index(b" ")])
 
 
 def _columns(value: bytes) -> dict[str, Any]:

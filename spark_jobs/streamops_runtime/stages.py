@@ -44,6 +44,7 @@ class RunningStage:
     gate: Gate | Results
     phase: Phase | None = None
     run: int = 0  # of a real-time stage: starts in this epoch after a failure or a stop
+    committed: int = 0  # batches of this driver when its query was started
     began: float = 0.0  # when its query was started, of a monotonic clock
     query: StreamingQuery | None = None
     held: bool = False  # not started yet, on purpose
@@ -124,7 +125,8 @@ def start(
         .option("checkpointLocation", checkpoint)
     )
     if isinstance(stage.gate, Results):
-        live = stage.gate.live = stage.phase is Phase.LIVE
+        live = stage.phase is Phase.LIVE
+        stage.gate.begin(live=live)
         writer = to_topic(writer, servers, stage.gate.topic, LIVE_BATCH if live else None)
     else:
         stage.gate.failure = None

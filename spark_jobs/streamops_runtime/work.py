@@ -50,7 +50,7 @@ STOP_S = 120.0
 MOST_RESTARTS = 5
 RELAUNCH = 75
 NEAR_S = 60.0  # a stage that caught up in this time goes live; the rest it reads there, and faster than it arrives
-HOLD_S = 12.0  # how long the other stages of a cold driver wait for the first one's first commit
+HOLD_S = 12.0  # how long the other stages of a cold driver wait for the first one's first results
 
 # No retry cures these: the state in the checkpoint is not this version's.
 PERMANENT = re.compile(
@@ -89,6 +89,7 @@ class Work:
         self.placement = placement.Placement()
         self.warm: placement.Warm | None = None
         self.looked = 0.0
+        self.continued: dict[str, int] = {}  # stages that continue a checkpoint
 
     def prepare(self) -> None:
         """Everything that needs no lease: code, sinks and the listener.
@@ -199,7 +200,9 @@ class Work:
         driver.publish(State.STARTING, epoch=held.value.epoch)
         job, number, epoch = self.launch.job, self.launch.deployment, held.value.epoch
         names = list(self.definition.stages)
-        driver.patiently(lambda: checkpoints.prepare_epoch(self.store, job, number, epoch, names, log.info))
+        self.continued = driver.patiently(
+            lambda: checkpoints.prepare_epoch(self.store, job, number, epoch, names, log.info)
+        )
         driver.mark("restore")
         for results in self._results():
             driver.patiently(results.open)
@@ -241,7 +244,7 @@ class Work:
             if known is None or isinstance(stage.gate, Results):
                 continue
             sinks = open_sinks(self.settings, self.definition, stage.name, self.store)
-            left = Results(job, stage.name, servers, self.store, sinks, self.check_lease, self._held)
+            left = Results(job, stage.name, servers, self.store, sinks, self.check_lease, self._held, last=True)
             try:
                 driver.patiently(left.open)
                 left.settle()
@@ -251,7 +254,7 @@ class Work:
                     driver.publish(State.STARTING, left.waiting_for)
                     held = driver.patiently(lambda held=held: leases.renew(self.store, held))
                     time.sleep(LOOK_S)
-                left.allow(self._held().epoch, 0)  # what comes after that counts no more
+                left.allow(self._held().epoch, 0, kept=False)  # what comes after that counts no more
             finally:
                 left.close()
         return held
@@ -285,11 +288,12 @@ class Work:
             list(pool.map(self._start, stages))
 
     def _start_held(self, since: float) -> None:
-        """Start the other stages once the first has committed, or does not soon."""
+        """Start the other stages once the first has given results, or does not soon."""
         held = [stage for stage in self.stages if stage.held]
         first = self.stages[0]
         status = self.progress[first.name].status
-        if held and (status.commits or status.quiet or first.ended or time.monotonic() - since > HOLD_S):
+        works = status.commits or status.quiet or first.gate.outputs or first.ended
+        if held and (works or time.monotonic() - since > HOLD_S):
             for stage in held:
                 stage.held = False
             self._start_all(held)
@@ -303,21 +307,25 @@ class Work:
             self._query(stage)
 
     def _advance(self, stage: RunningStage) -> None:
-        """Take a real-time stage on: from settling to catching up in batches, and once these are short, to live.
+        """Take a real-time stage on: from settling to live, by way of batches for as long as these are long.
 
-        Results are exact whatever happens when: the first results of a start are of a time at which all that was read
-        before had been read again, so none replaces a newer one.
+        Results are exact whatever happens when, and none of a start replaces a newer one of before: nothing is written
+        until all that was read before has been read again (``Held.begin_again``).
         """
         if not isinstance(stage.gate, Results):
             return
+        if self.progress[stage.name].status.commits > stage.committed:
+            stage.gate.committed()
         if stage.phase is Phase.SETTLING and stage.gate.settled:
+            kept = stage.run > 0 or stage.name in self.continued
             try:
-                stage.gate.allow(self._held().epoch, stage.run + 1)
+                near = kept and self._is_near(stage)
+                stage.gate.allow(self._held().epoch, stage.run + 1, kept=kept)
             except UnreachableError as error:
                 log.warning("%s starts later: %s", stage.name, error)
                 return
             stage.run += 1
-            stage.phase = Phase.CATCHING_UP
+            stage.phase = Phase.LIVE if near else Phase.CATCHING_UP
             self._query(stage)
         elif stage.gate.failure is not None:
             stages.end(stage)
@@ -326,6 +334,18 @@ class Work:
             log.info("stage %s caught up in %.1f s", stage.name, took)
             stage.phase = Phase.LIVE if took < NEAR_S else Phase.CATCHING_UP
             self._query(stage)
+
+    def _is_near(self, stage: RunningStage) -> bool:
+        """Whether a stage continues what was committed a moment ago, from sources that are read in one order.
+
+        Raises:
+            UnreachableError: the object store did not answer.
+        """
+        key = keys.stage(self.launch.job, self.launch.deployment, self._held().epoch, stage.name)
+        last = checkpoints.position(self.store, key)
+        if last is None or any(len(partitions) > 1 for partitions in last.offsets.values()):
+            return False
+        return time.time() - last.began_ms / 1000 < NEAR_S
 
     def _query(self, stage: RunningStage) -> None:
         key = keys.stage(self.launch.job, self.launch.deployment, self._held().epoch, stage.name)
@@ -341,6 +361,7 @@ class Work:
         except PySparkException as error:
             raise DefinitionError(f"Stage {stage.name} cannot run: {str(error).splitlines()[0][:400]}") from error
         assert stage.query is not None
+        stage.committed = self.progress[stage.name].status.commits
         self.listener.watch(str(stage.query.runId), self.progress[stage.name], stage.gate)
         log.info("stage %s started%s", stage.name, f": {stage.phase}" if stage.phase else "")
 

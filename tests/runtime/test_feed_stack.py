@@ -137,12 +137,12 @@ def test_what_was_given_before_a_commit_is_handed_on_however_late_it_is_read(sta
 
     def give(*rows: dict[str, Any]) -> None:
         for item in rows:
-            value = mark(1, 1) + json.dumps(item).encode()
+            value = mark(1, 1) + b"0 " + json.dumps(item).encode()
             producer.produce(results.topic, value, f"{item['time']}\x01{item['page']}".encode(), partition=0)
         producer.flush(10)
 
     results.open()
-    results.allow(1, 1)
+    results.allow(1, 1, kept=True)
     try:
         give(row("a", 1000, 3), row("a", 2000, 3))
         assert sink.asked.wait(60)

@@ -88,3 +88,41 @@ def test_what_waits_is_not_over_for_those_who_read_the_stage() -> None:
     assert (points.holds(None), points.holds(SECOND - 1), points.holds(SECOND)) == (False, False, True)
     points.due(None)
     assert not points.holds(2 * SECOND)
+
+
+def test_a_run_that_begins_again_writes_nothing_of_before_until_its_own_windows_are_over() -> None:
+    """It reads again what another had read further: its first values are of parts of windows that were whole."""
+    points = held((5 * SECOND, "a", 50), (6 * SECOND, "a", 9))
+    assert points.due(None) == [b"50"]
+    points.begin_again(points.reached)
+    points.add(b"5000\x01a", 2, b"20")
+    points.add(b"6000\x01b", 3, b"1")  # as far as the run before, which may have been further within that second
+    assert points.due(None) == []
+    assert points.first_offset(4) == 1
+    points.add(b"5000\x01a", 4, b"50")
+    points.add(b"7000\x01a", 5, b"1")
+    assert points.due(None) == [b"50", b"9", b"1"]  # what was given again, and what was not
+
+
+def test_each_state_partition_has_to_pass_what_it_had_given() -> None:
+    points = Held()
+    for partition, key in ((0, b"5000\x01a"), (1, b"6000\x01b")):
+        points.add(key, partition, b"whole", partition)
+    points.begin_again(points.reached)
+    points.add(b"5000\x01a", 2, b"a part", 0)
+    points.add(b"9000\x01b", 3, b"-", 1)  # far ahead of the other one
+    assert points.due(None) == []
+    assert points.reached == {0: 5000, 1: 9000}
+    points.add(b"5000\x01a", 4, b"whole again", 0)
+    points.add(b"6000\x01a", 5, b"-", 0)
+    assert points.due(None)[0] == b"whole again"
+
+
+def test_a_partition_that_gives_nothing_any_more_holds_nothing_up_after_a_commit() -> None:
+    points = held((5 * SECOND, "a", 50))
+    points.begin_again({7: 4 * SECOND, 0: 4 * SECOND})
+    points.add(b"5000\x01a", 1, b"50")
+    points.add(b"6000\x01a", 2, b"1")
+    assert points.due(None) == []
+    points.pass_on()
+    assert points.due(None) == [b"50"]

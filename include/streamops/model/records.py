@@ -103,11 +103,20 @@ class Lease(Stored):
     fruitless: int = 0  # holders in a row of this launch that committed nothing
 
 
+class EarlierRun(Part):
+    """A run of a real-time stage that is over: of its results, those before ``until`` count."""
+
+    epoch: int
+    run: int
+    until: int
+
+
 class ResultsPosition(Stored):
     """How far a real-time stage's results topic was written to its sink.
 
     A result counts only if it carries the epoch and run that stand here: they are set before the queries of that run
-    start, and after all results of the run before were written.
+    start, and after all results of the run before were read. Of runs before, results count that wait for the end of
+    their windows.
     """
 
     job: str
@@ -115,11 +124,19 @@ class ResultsPosition(Stored):
     epoch: int = 0
     run: int = 0  # starts of the stage's query in this epoch, after a failure or a stop
     offset: int = 0  # the next result to read
+    before: tuple[EarlierRun, ...] = ()
+    reached: dict[int, int] = {}  # state partition -> time of the newest point that it gave, in milliseconds
+
+    def counts(self, offset: int, value: bytes) -> bool:
+        """Whether a result of the topic counts: it begins with who gives it."""
+        if value.startswith(mark(self.epoch, self.run)):
+            return True
+        return any(offset < item.until and value.startswith(mark(item.epoch, item.run)) for item in self.before)
 
 
 def mark(epoch: int, run: int) -> bytes:
-    """What a result in a results topic begins with: who gives it."""
-    return f"{epoch}.{run} ".encode()
+    """What a result in a results topic begins with: who gives it. Its state partition and a space follow."""
+    return f"{epoch}.{run}:".encode()
 
 
 class FeedPosition(Stored):

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from streamops.model.definitions import Definition
 from streamops.model.errors import NotFoundError, SnapshotRefusedError
 from streamops.model.feeds import continued
-from streamops.model.records import Deployment, FeedPosition, FeedSlice, Offsets, ResultsPosition, mark
+from streamops.model.records import Deployment, FeedPosition, FeedSlice, Offsets, ResultsPosition
 from streamops.operations.ports import LedgerPort
 from streamops.store import documents, keys
 from streamops.store.object_store import ObjectStore
@@ -89,13 +89,12 @@ class Feeds:
                 f"{end - found.value.offset:,} results of stage {stage} wait for its sink; see with 'streamops jobs "
                 f"show {job}' why, and take the snapshot when they are written."
             )
-        own = mark(found.value.epoch, found.value.run)
         sink = self.definition.stages[stage].sinks[0].influxdb
         assert sink is not None  # a real-time stage has one
         newest: dict[tuple[object, ...], str] = {}
-        for _, _, _, value in self.ledger.read_committed(topic, {"0": found.value.offset}, {"0": end}):
-            if value and value.startswith(own):
-                text = value[len(own) :].decode()
+        for _, offset, _, value in self.ledger.read_committed(topic, {"0": found.value.offset}, {"0": end}):
+            if value and found.value.counts(offset, value):
+                text = value[value.index(b" ") + 1 :].decode()
                 row = json.loads(text)
                 newest[(row[sink.time], *(row[tag] for tag in sink.tags))] = text
         return tuple(newest.values())

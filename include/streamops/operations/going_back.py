@@ -245,7 +245,7 @@ def recount(context: StepContext) -> Recounted:
     manifest = chosen(context)
     marks = [stage.watermark_ms for stage in manifest.stages.values()]
     # A stage without a watermark tells no time; the snapshot was taken after everything in it.
-    known = [mark for mark in marks if mark is not None] or [int(manifest.created.timestamp() * 1000)]
+    known = list(filter(None, marks)) or [int(manifest.created.timestamp() * 1000)]
     return steps.recount_since(context, min(known), "the snapshot")
 
 

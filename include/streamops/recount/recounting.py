@@ -245,9 +245,9 @@ class _Planner:
             if not tails or prefix is None:
                 self.left_out[name] = "it has not committed anything yet"
                 continue
-            for read, _ in reversed(tails):
+            for read, tail in reversed(tails):
                 if self.definition.stages[read].mode == "realtime":
-                    self._await_results(read)
+                    self._await_results(read, tail.watermark_ms or 0)
             end = next((tail.offsets[spec.source] for _, tail in tails if spec.source in tail.offsets), {})
             bound_ms = min(tail.watermark_ms or 0 for _, tail in tails)
             span, forerunner = self._span(name, spec.source, end), self._had_forerunner(name)
@@ -270,18 +270,27 @@ class _Planner:
         began = self.deployment.stages.get(stage)
         return max(self.after.get(stage, -1), (began and began.whole_after_ms) or -1)
 
-    def _await_results(self, stage: str) -> None:
-        """Wait until the driver has written what a real-time stage has given until now.
+    def _await_results(self, stage: str, until_ms: int) -> None:
+        """Wait until the driver has written what a real-time stage has given of windows that are over.
+
+        Args:
+            until_ms: the windows that end by then.
 
         Raises:
             UnreachableError: it did not; the recount would miss what is still in the stage's results topic.
         """
         job = self.deployment.job
-        end = self.ledger.end_offsets(keys.results_topic(job, stage))["0"]
+        topic = keys.results_topic(job, stage)
+        end = self.ledger.end_offsets(topic)["0"]
 
         def left() -> int:
             found = documents.read(self.store, keys.results(job, stage), ResultsPosition)
-            return end - (found.value.offset if found else 0)
+            position = found.value if found else ResultsPosition(job=job, stage=stage)
+            waiting = (item for some in self.ledger.messages(topic, 0, position.offset, end) for item in some)
+            return sum(
+                position.counts(item.offset() or 0, item.value() or b"") and _time_ms(item.key()) <= until_ms
+                for item in waiting
+            )
 
         if (missing := until(left, RESULTS_S, 0.5, lambda left: left <= 0)) > 0:
             raise UnreachableError(
@@ -341,6 +350,11 @@ def span(
         from_the_beginning=not any(start.values()),
         notes=notes if start != asked else (),
     )
+
+
+def _time_ms(key: bytes | str | None) -> int:
+    """The time of a result's point, with which its key begins."""
+    return int(key.split(b"\x01", 1)[0]) if isinstance(key, bytes) and key else 0
 
 
 def _comparison(points: Points, plan: StagePlan, aside: Iterable[RefusedPoint]) -> Comparison:

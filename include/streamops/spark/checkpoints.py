@@ -52,7 +52,8 @@ class Tail:
     """What is needed to continue one stage after its last committed batch.
 
     ``offsets`` are the next to read; ``watermark_ms`` is the one that the last committed batch worked with: every
-    window that ends at or before it has been written. ``objects`` lie below ``prefix``.
+    window that ends at or before it has been written; None before any event. ``objects`` lie below ``prefix``.
+    ``began_ms`` is when that batch began, in milliseconds since the epoch.
     """
 
     prefix: str
@@ -61,6 +62,7 @@ class Tail:
     watermark_ms: int | None
     query_id: str
     objects: tuple[ObjectInfo, ...]
+    began_ms: int = 0
 
     @property
     def size(self) -> int:
@@ -144,14 +146,16 @@ class _Reader:
     def head(self) -> Tail | None:
         if self.batch < 0:
             return None
-        offsets, watermark_ms = parse_offsets(self._text(f"offsets/{self.batch}"), f"{self.prefix}offsets/{self.batch}")
+        text = self._text(f"offsets/{self.batch}")
+        offsets, watermark_ms = parse_offsets(text, f"{self.prefix}offsets/{self.batch}")
+        began_ms = json.loads(text.split("\n")[1]).get("batchTimestampMs", 0)
         try:
             query_id = str(json.loads(self._text("metadata"))["id"])
         except NotFoundError:
             raise CheckpointError(
                 f"{self.prefix} has no metadata file; Spark would take it for a new query and emit everything again."
             ) from None
-        return Tail(self.prefix, self.batch, offsets, watermark_ms, query_id, ())
+        return Tail(self.prefix, self.batch, offsets, watermark_ms, query_id, (), began_ms)
 
     def tail(self) -> Tail | None:
         head = self.head()
@@ -270,7 +274,7 @@ def is_immutable(path: str) -> bool:
 
 
 def parse_offsets(text: str, where: str = "offset log") -> tuple[Offsets, int | None]:
-    """Offsets and watermark of one entry of the offset log.
+    """Offsets and watermark of one entry of the offset log; None before any event, for which Spark says 0.
 
     Raises:
         CheckpointError: the entry is of another version than the one with named sources.
@@ -288,8 +292,7 @@ def parse_offsets(text: str, where: str = "offset log") -> tuple[Offsets, int | 
             if isinstance(topic, dict)
             for partition, number in topic.items()
         }
-    watermark = json.loads(lines[1]).get("batchWatermarkMs")
-    return offsets, watermark
+    return offsets, json.loads(lines[1]).get("batchWatermarkMs") or None
 
 
 def copy_tail(store: ObjectStore, source: Tail, target: str, threads: int = THREADS) -> list[CopiedFile]:
