@@ -1,10 +1,11 @@
 """
 # Start a stopped job
 
-**What it does.** Starts a stopped job again, the same version, from its own checkpoint: it continues exactly where it
-stopped.
+**What it does.** Starts a job again that is stopped or whose driver failed, the same version, from its own checkpoint:
+it continues exactly where it stopped.
 
-**When to use it.** After `cancel_job`, or after `snapshot_job` with *Cancel*. A job that never ran, or that shall start
+**When to use it.** After `cancel_job`, or after `snapshot_job` with *Cancel*; once the cause is mended for which a
+driver failed. A job that never ran, or that shall start
 from a snapshot, is started with `deploy_job`.
 
 **What it changes.** The job record names a new launch and says that the job shall run. The deployment stays the same.
@@ -12,7 +13,8 @@ from a snapshot, is started with `deploy_job`.
 **What can go wrong, and how to recover.**
 
 - *Every task is skipped*: another operation holds the job; the log of `check` names it. Trigger again when it is over.
-- *The job should be running already*: refused; if its driver hangs, cancel it first (`cancel_job`), then start it.
+- *The job should be running already, and its driver has not failed*: refused; if its driver hangs, cancel it first
+  (`cancel_job`), then start it.
 - *The job was never deployed*: refused; use `deploy_job`.
 - *Not healthy in time*: the run fails; the log names the stage or the error. Correct the cause and trigger again.
 - *Airflow or a worker died*: tasks continue at the recorded step when they are tried again. Clearing any task is safe.

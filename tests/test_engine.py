@@ -168,6 +168,22 @@ def test_what_cannot_be_continued_is_refused_while_the_job_runs_on(rig: Rig) -> 
     assert len(rig.cluster.processes) == 1
 
 
+def test_a_job_whose_driver_failed_is_started_again_once_the_cause_is_mended(rig: Rig) -> None:
+    rig.run("deploy_job", version="v1")
+    rig.commits_more()
+    launch = rig.record().launch
+    assert launch
+    rig.cluster.processes[0][1].kill()
+    rig.cluster.behaviour["v1"] = "dies"
+    rig.cluster.relaunch(launch)
+    rig.wait(lambda: (found := jobs.status(rig.store, JOB, launch)) and found.state is State.FAILED, "its last words")
+    rig.cluster.behaviour["v1"] = "good"
+    rig.run("start_job")
+    rig.commits_more()
+    assert rig.recount("a") > 2
+    assert len(rig.drivers_that_write()) == 1
+
+
 def test_cancelling_twice_changes_nothing_and_start_needs_a_stopped_job(rig: Rig) -> None:
     rig.run("deploy_job", version="v1")
     with pytest.raises(RefusedError, match="not stopped"):

@@ -1,13 +1,17 @@
 """The one file of StreamOps on every node: fetch what a launch needs, verify it, unpack it, run it.
 
 It uses the standard library and Spark only, because everything else comes with the artifact. It ends with 0
-when the driver must not be started again, and with another code when the master shall relaunch it.
+when the driver must not be started again, and with another code when the worker shall start it again. A launch that
+cannot work says so in its status: what was published is altered or gone, or start after start ended before the driver
+had come to its work. A store that is away is no such reason.
 """
 
 import argparse
 import hashlib
+import json
 import os
 import shutil
+import socket
 import sys
 import threading
 import time
@@ -20,18 +24,71 @@ os.environ["TZ"] = "UTC"  # rows carry naive times; UTC makes them mean what the
 time.tzset()
 
 RELAUNCH = 75
+MOST_STARTS = 5  # in a row that end before the driver has the lease
+SPEAKS_S = 5.0
 LIBRARY = "library.zip"  # Python imports from it as it is
 
 
-def main() -> int:
-    """Run one launch and return the exit code."""
-    begun = time.monotonic()
+class _CannotWorkError(Exception):
+    """What no further start cures."""
+
+
+class _StoreAwayError(Exception):
+    """What another start may cure, however many it takes."""
+
+
+class Starts:
+    """How many starts in a row ended before the driver had the lease; Spark starts all of them in one directory.
+
+    Each is counted when it begins, so that one that is killed counts as well.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._file = directory / "starts"
+
+    def begin(self) -> int:
+        """Count a start, and return which it is."""
+        number = (int(self._file.read_text()) if self._file.exists() else 0) + 1
+        self._file.write_text(str(number))
+        return number
+
+    def clear(self) -> None:
+        """Begin to count anew."""
+        self._file.unlink(missing_ok=True)
+
+
+def arguments() -> argparse.Namespace:
+    """What the submission says."""
     parser = argparse.ArgumentParser()
     for name in ("job", "launch", "deployment", "bucket", "artifact", "artifact-sha256", "runtime", "runtime-sha256"):
         parser.add_argument(f"--{name}", required=True)
-    parser.add_argument("--library")
-    parser.add_argument("--library-sha256")
-    args = parser.parse_args()
+    for name in ("library", "library-sha256", "status"):
+        parser.add_argument(f"--{name}")
+    return parser.parse_args()
+
+
+def end(args: argparse.Namespace, starts: Starts) -> int:
+    """Run one launch to its end, whatever that is, and return the exit code."""
+    number = starts.begin()
+    try:
+        return main(args, starts)
+    except _CannotWorkError as error:
+        return _give_up(args, str(error))
+    except _StoreAwayError:
+        _say(traceback.format_exc())
+        starts.clear()
+        return RELAUNCH
+    except BaseException as error:
+        _say(traceback.format_exc())
+        if number < MOST_STARTS:
+            return RELAUNCH
+        last = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}"
+        return _give_up(args, f"{number} starts in a row ended before the job could go on, the last with {last[:400]}")
+
+
+def main(args: argparse.Namespace, starts: Starts) -> int:
+    """Run one launch and return the exit code."""
+    begun = time.monotonic()
     threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
 
     from pyspark import SparkContext
@@ -54,7 +111,9 @@ def main() -> int:
     phases["boot"] = int((time.monotonic() - begun) * 1000)
     library = work / LIBRARY if args.library else None
     archive = work / "artifact.zip"
-    launch = Launch(args.job, args.launch, int(args.deployment), work / "artifact", archive, phases, library)
+    launch = Launch(
+        args.job, args.launch, int(args.deployment), work / "artifact", archive, phases, library, starts.clear
+    )
     code = run(context, launch)
     shutil.rmtree(work, ignore_errors=True)
     return code
@@ -98,19 +157,70 @@ def _unpack(archive: Path, target: Path) -> None:
 
 
 def _fetch(source: str, target: Path, expected: str) -> None:
-    """Copy from the object store with the node's own credentials, and compare the hash."""
+    """Copy from the object store, and compare the hash."""
+    from py4j.protocol import Py4JJavaError
+
+    local, _ = _file(f"file://{target}")
+    path, system = _file(source)
+    try:
+        system.copyToLocalFile(False, path, local, True)
+    except Py4JJavaError as error:
+        kind = error.java_exception.getClass().getSimpleName()
+        if kind == "FileNotFoundException":
+            raise _CannotWorkError(f"{source} is not there any more; put it back, then start the job again.") from error
+        if kind == "AccessDeniedException":
+            raise
+        raise _StoreAwayError(source) from error
+    found = hashlib.sha256(target.read_bytes()).hexdigest()
+    if found != expected:
+        raise _CannotWorkError(
+            f"{source} was altered: it has hash {found}, published was {expected}; put back what was published, then "
+            "start the job again."
+        )
+
+
+def _file(uri: str) -> tuple:
+    """A path, and the file system that it is of, with the node's own credentials."""
     from pyspark import SparkContext
 
     jvm = SparkContext._jvm
     configuration = jvm.org.apache.spark.deploy.SparkHadoopUtil.get().newConfiguration(
         jvm.org.apache.spark.SparkConf(True)
     )
-    path = jvm.org.apache.hadoop.fs.Path(source)
-    local = jvm.org.apache.hadoop.fs.Path(f"file://{target}")
-    path.getFileSystem(configuration).copyToLocalFile(False, path, local, True)
-    found = hashlib.sha256(target.read_bytes()).hexdigest()
-    if found != expected:
-        raise SystemExit(f"{source} has hash {found}, published was {expected}; it was altered, publish it again.")
+    path = jvm.org.apache.hadoop.fs.Path(uri)
+    return path, path.getFileSystem(configuration)
+
+
+def status(args: argparse.Namespace, reason: str) -> dict:
+    """The final status of a launch that cannot work, as ``DriverStatus`` reads it."""
+    moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    known = {"job": args.job, "launch": args.launch, "deployment": int(args.deployment), "state": "failed"}
+    return known | {
+        "holder": f"bootstrap-{os.getpid()}",
+        "reason": reason,
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "driver": Path.cwd().name,
+        "started": moment,
+        "updated": moment,
+    }
+
+
+def _give_up(args: argparse.Namespace, reason: str) -> int:
+    """Say in the launch's status why it cannot work, and do not come back."""
+    _say(reason)
+    if args.status:
+        try:
+            path, system = _file(f"s3a://{args.bucket}/{args.status}")
+            if _changes(path, system):
+                _say("the status belongs to another driver of this launch, which works")
+                return 0
+            stream = system.create(path, True)
+            stream.write(json.dumps(status(args, reason)).encode())
+            stream.close()
+        except Exception:  # the store refuses this as well: the log is all there is
+            _say(traceback.format_exc())
+    return 0
 
 
 def _end_with_parent(parent: int) -> None:
@@ -120,20 +230,21 @@ def _end_with_parent(parent: int) -> None:
     os._exit(RELAUNCH)
 
 
+def _changes(path, system) -> bool:
+    """Whether somebody writes a file: a driver that works does so each second."""
+    if not system.exists(path):
+        return False
+    before = system.getFileStatus(path).getModificationTime()
+    time.sleep(SPEAKS_S)
+    return system.getFileStatus(path).getModificationTime() != before
+
+
 def _say(text: str) -> None:
     print(time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "bootstrap", text, flush=True)
 
 
 if __name__ == "__main__":
-    try:
-        status = main()
-    except SystemExit as end:
-        if isinstance(end.code, str):
-            _say(end.code)
-        status = end.code if isinstance(end.code, int) else 0
-    except BaseException:
-        _say(traceback.format_exc())
-        status = RELAUNCH
+    code = end(arguments(), Starts(Path.cwd()))
     sys.stdout.flush()
-    if status:
-        os._exit(status)
+    if code:
+        os._exit(code)

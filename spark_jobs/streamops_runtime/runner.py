@@ -23,12 +23,11 @@ from pyspark.sql import SparkSession
 from streamops.model import records
 from streamops.model.definitions import Definition
 from streamops.model.errors import (
-    CheckpointError,
-    DefinitionError,
+    ConflictError,
+    DeniedError,
     LeaseLostError,
     NotFoundError,
     StreamOpsError,
-    UnhealthyError,
     UnreachableError,
 )
 from streamops.model.records import FINAL, Command, Control, Deployment, DriverStatus, JobRecord, State
@@ -59,6 +58,7 @@ class Launch:
     archive: Path
     phases_ms: dict[str, int]
     library: Path | None = None  # the archive of the shared library
+    begun: Callable[[], None] = lambda: None  # tells that the driver has come to its work
 
 
 def _driver_id(directory: str) -> str:
@@ -81,11 +81,14 @@ def run(context: SparkContext, launch: Launch) -> int:
     shipper.begin()
     try:
         code = driver.run()
-    except (DefinitionError, UnhealthyError, CheckpointError, NotFoundError) as error:
-        code = driver.fail(error)
-    except UnreachableError as error:
+    except (UnreachableError, ConflictError) as error:  # what passes; how often is no matter
         log.error("%s", error)
+        launch.begun()
         code = RELAUNCH
+    except DeniedError:  # also of a clock that is wrong for a while; the bootstrap counts how often
+        raise
+    except StreamOpsError as error:
+        code = driver.fail(error)
     log.info("driver ends with %s", code)
     shipper.end()
     context.stop()
@@ -166,6 +169,7 @@ class Driver:
         try:
             held = self.patiently(lambda: leases.take(self.store, self.record(), self.launch.launch, self.holder))
             log.info("lease taken, epoch %s", held.value.epoch)
+            self.launch.begun()  # from here on the lease counts the starts that come to nothing
             return work.run(self, held, at_once=role == "standby")
         except LeaseLostError as error:
             return self.end(State.STOPPED, str(error))
@@ -210,6 +214,7 @@ class Driver:
     def stand_by(self) -> str | None:
         """Wait for the word to run; None when it came, else the reason to end."""
         log.info("standby: warm, waiting for its word")
+        self.launch.begun()
         last = 0.0
         while True:
             command = self.command()
@@ -253,6 +258,7 @@ class Driver:
         work.warm_up(rounds=2)
         self.mark("warm_up")
         log.info("second driver: warm, watches over the first")
+        self.launch.begun()
         warm = work.keep_warm()
 
         def never(first: DriverStatus | None, moment: float) -> bool:

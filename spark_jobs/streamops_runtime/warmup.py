@@ -15,10 +15,11 @@ import time
 import uuid
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import confluent_kafka
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 from pyspark.sql.types import NumericType
 
@@ -43,6 +44,7 @@ _MANY, _FEW = 100, 4  # batches of a stage
 _INVENTED = 200  # records
 
 log = logging.getLogger("warmup")
+W = TypeVar("W", DataStreamWriter, DataFrameWriter)
 
 
 @dataclass(frozen=True)
@@ -150,9 +152,21 @@ class WarmUp:
             "checkpointLocation", f"s3a://{self.settings.s3_bucket}/{prefix}{stage}"
         )
         if self._is_live(stage):
-            return to_topic(writer, self.places.kafka, self._topic(stage), None if end else LIVE_BATCH).start()
+            writer = to_topic(writer, self.places.kafka, self._topic(stage), None if end else LIVE_BATCH)
+            return apart(writer).start()
         assert end is not None
         return _discarded(writer, end)
+
+
+def apart(writer: W) -> W:
+    """With a producer of its own.
+
+    Executors share one among all queries with the same settings, and each commit waits until all that it was given is
+    sent. What the end of a warm-up leaves unsent, to a topic that is then removed, held up the first commits of the
+    real queries for two minutes.
+    """
+    writer = writer.option("kafka.client.id", "warm-up").option("kafka.request.timeout.ms", "10000")
+    return writer.option("kafka.delivery.timeout.ms", "20000")
 
 
 def _has_read(query: StreamingQuery) -> bool:

@@ -18,7 +18,7 @@ from streamops.spark import jvm
 from streamops.spark.submission import Submission
 from streamops.store import documents, jobs, keys, leases
 from streamops.versions import artifacts
-from support import drivers, invariant, mark, of_launch, works_again
+from support import drivers, invariant, mark, of_launch, pythons, works_again
 
 EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 
@@ -105,6 +105,23 @@ def test_a_paused_driver_that_wakes_up_after_a_takeover_does_not_write(job, oper
     wait_for(lambda: job.status().stages["avg_1s"].batch_id > batch + 2, 90, "more batches of the new driver")
     invariant(job, start)
     assert not of_launch(job.name, old.launch)  # ended with 0: the master does not start it again
+
+
+def test_a_launch_whose_artifact_was_altered_says_so_and_works_once_it_is_put_back(job, operator):
+    """Spark does not start it again and again, and neither does reconciliation."""
+    start = mark(job)
+    key = keys.artifact(job.name, job.record().version)
+    published = job.store.get(key).body
+    job.root.put(key, published + b" ")
+    for process in drivers(job.name):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    wait_for(lambda: job.status().state == State.FAILED, 180, "the last words of the launch")
+    assert "was altered" in job.status().reason
+    wait_for(lambda: not pythons(job.name), 60, "the end of the driver")
+    job.root.put(key, published)
+    operator.run("start_job", job.name)
+    invariant(job, start)
 
 
 def take_over(job, operator) -> None:

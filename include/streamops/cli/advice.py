@@ -71,7 +71,7 @@ def advise(look: Look, earlier: Look | None = None, *, should_run: bool = False)
     if status.state in FINAL:
         because = f" ({status.reason})" if status.reason else ""
         step = (
-            "Read the reason and the driver's log, then deploy a version that works or start the job again."
+            f"Read the reason and the driver's log and mend the cause, then run {start}, or upgrade to another version."
             if status.state is State.FAILED
             else f"{again} continues it from where it stopped."
         )

@@ -114,6 +114,7 @@ def application_args(settings: Settings, submission: Submission) -> list[str]:
         "--artifact-sha256", submission.artifact_sha256,
         "--runtime", keys.runtime(submission.runtime_sha256),
         "--runtime-sha256", submission.runtime_sha256,
+        "--status", keys.status(submission.job, submission.launch),
         *library,
     ]  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Start a stopped job again, from its own checkpoint.
+"""Start a job again that is stopped or whose driver failed, from its own checkpoint.
 
 ``recover_job`` is the same for a job whose driver is gone.
 """
@@ -9,13 +9,14 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from streamops.model.errors import RefusedError
+from streamops.model.records import JobRecord, State
 from streamops.operations import checks, steps
 from streamops.operations.context import StepContext
 from streamops.operations.facts import Checked, Reserved, Submitted
 from streamops.operations.health import Health
 from streamops.operations.requests import JobRequest, Starts
 from streamops.operations.runbook import Runbook, Step
-from streamops.store import leases
+from streamops.store import jobs, leases
 
 
 class StartJob(JobRequest, Starts):
@@ -33,12 +34,18 @@ class RecoverJob(JobRequest, Starts):
 def check(context: StepContext) -> Checked:
     """Refuse what runs, and what cannot be continued. Raises RefusedError, NotFoundError, SnapshotRefusedError."""
     record = checks.existing(context)
-    if record.desired == "running":
+    if record.desired == "running" and not _failed(context, record):
         raise RefusedError(
-            f"Job {context.job} is not stopped (it should be running {record.version}); start_job starts a stopped "
-            "one. If its driver hangs, cancel it first (cancel_job)."
+            f"Job {context.job} is not stopped (it should be running {record.version}), and its driver has not failed. "
+            "If the driver hangs, cancel the job first (cancel_job)."
         )
     return checks.continues(context, record)
+
+
+def _failed(context: StepContext, record: JobRecord) -> bool:
+    """Whether the driver ended for good: then nobody starts it again but a person."""
+    status = jobs.status(context.ports.store, context.job, record.launch) if record.launch else None
+    return status is not None and status.state is State.FAILED
 
 
 def check_recovery(context: StepContext) -> Checked:
