@@ -47,9 +47,14 @@ class Starts:
         self._file = directory / "starts"
 
     def begin(self) -> int:
-        """Count a start, and return which it is."""
-        number = (int(self._file.read_text()) if self._file.exists() else 0) + 1
-        self._file.write_text(str(number))
+        """Count a start, and return which it is; a full disk counts nothing."""
+        try:
+            text = self._file.read_text() if self._file.exists() else ""
+            number = int(text) + 1 if text.isdigit() else 1
+            self._file.write_text(str(number))
+        except OSError as error:
+            _say(f"starts are not counted: {error}")
+            return 1
         return number
 
     def clear(self) -> None:

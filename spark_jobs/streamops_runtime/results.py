@@ -79,7 +79,7 @@ class Held:
         self._ahead_ms, self._patient = ahead_ms, patient
         self._newest = self._before = _NEVER  # time of the newest point that this run gave
         self._given: dict[int, int] = {}  # the same for each state partition
-        self._again: dict[int, int] = {}  # the same of the runs before, for those that this one has not passed
+        self._again: dict[int, int] = {}  # the same of the runs before
         self._points: dict[int, dict[bytes, _Newest]] = {}  # time -> key -> its newest value
 
     def add(self, key: bytes, offset: int, value: bytes, partition: int = 0) -> None:
@@ -100,8 +100,7 @@ class Held:
     @property
     def reads_again(self) -> bool:
         """Whether this run has not come further yet than the one before."""
-        self._again = {part: at for part, at in self._again.items() if self._given.get(part, _NEVER) <= at}
-        return bool(self._again)
+        return any(self._given.get(part, _NEVER) <= at for part, at in self._again.items())
 
     def begin_again(self, reached: Mapping[int, int]) -> None:
         """What comes next is of another run, which reads again what another had read further.

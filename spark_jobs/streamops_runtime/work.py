@@ -292,7 +292,8 @@ class Work:
         held = [stage for stage in self.stages if stage.held]
         first = self.stages[0]
         status = self.progress[first.name].status
-        works = status.commits or status.quiet or first.gate.outputs or first.ended
+        gave = first.query is not None and first.gate.outputs > first.written
+        works = status.commits or status.quiet or gave or first.ended
         if held and (works or time.monotonic() - since > HOLD_S):
             for stage in held:
                 stage.held = False
@@ -361,7 +362,7 @@ class Work:
         except PySparkException as error:
             raise DefinitionError(f"Stage {stage.name} cannot run: {str(error).splitlines()[0][:400]}") from error
         assert stage.query is not None
-        stage.committed = self.progress[stage.name].status.commits
+        stage.committed, stage.written = self.progress[stage.name].status.commits, stage.gate.outputs
         self.listener.watch(str(stage.query.runId), self.progress[stage.name], stage.gate)
         log.info("stage %s started%s", stage.name, f": {stage.phase}" if stage.phase else "")
 

@@ -30,6 +30,12 @@ def test_a_start_that_is_killed_counts_until_one_comes_to_its_work(tmp_path: Pat
     assert [Starts(tmp_path).begin() for _ in range(3)] == [1, 2, 3]
     Starts(tmp_path).clear()
     assert Starts(tmp_path).begin() == 1
+    (tmp_path / "starts").write_text("")  # killed while it counted
+    assert Starts(tmp_path).begin() == 1
+
+
+def test_a_full_disk_is_no_reason_to_end(tmp_path: Path) -> None:
+    assert Starts(tmp_path / "is not there").begin() == 1
 
 
 def test_a_store_that_is_away_is_waited_for_without_end(monkeypatch, tmp_path: Path) -> None:
