@@ -102,7 +102,10 @@ def test_a_silent_driver_is_pointed_out():
     assert "said nothing for 40 s" in found.reasons[0]
 
 
-@pytest.mark.parametrize(("state", "word"), [(State.FAILED, "works"), (State.STOPPED, "streamops start j")])
+@pytest.mark.parametrize(
+    ("state", "word"),
+    [(State.FAILED, "mend the cause, then run 'streamops start j'"), (State.STOPPED, "streamops start j")],
+)
 def test_an_ended_driver_has_its_next_step(state, word):
     assert word in advise(look(100, state=state)).next_step
 
