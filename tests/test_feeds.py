@@ -100,3 +100,10 @@ def test_results_of_a_run_before_count_up_to_where_it_ended() -> None:
     assert position.counts(9, b"3.2:0 {}")
     assert not position.counts(8, b"2.7:0 {}")
     assert not position.counts(8, b"3.12:0 {}")
+
+
+def test_what_a_run_gives_before_it_has_passed_the_one_before_is_of_parts() -> None:
+    position = ResultsPosition(job="j", stage="s", epoch=3, run=2, behind=(1,))
+    assert position.is_part(b"3.2:1 {}")
+    assert not position.is_part(b"3.2:0 {}")
+    assert not position.is_part(b"3.1:1 {}")  # whole, as the run before had given it

@@ -18,6 +18,7 @@ import time
 import traceback
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 os.environ["TZ"] = "UTC"  # rows carry naive times; UTC makes them mean what they say
@@ -33,33 +34,34 @@ class _CannotWorkError(Exception):
     """What no further start cures."""
 
 
-class _StoreAwayError(Exception):
+class _AwayError(Exception):
     """What another start may cure, however many it takes."""
 
 
 class Starts:
     """How many starts in a row ended before the driver had the lease; Spark starts all of them in one directory.
 
-    Each is counted when it begins, so that one that is killed counts as well.
+    Each is counted when it begins, so that one that is killed counts as well; ``number`` says which this one is.
     """
 
     def __init__(self, directory: Path) -> None:
+        self.number = 1
         self._file = directory / "starts"
 
-    def begin(self) -> int:
-        """Count a start, and return which it is; a full disk counts nothing."""
+    def begin(self) -> None:
+        """Count a start; a full disk counts nothing."""
         try:
             text = self._file.read_text() if self._file.exists() else ""
-            number = int(text) + 1 if text.isdigit() else 1
-            self._file.write_text(str(number))
+            self.number = int(text) + 1 if text.isdigit() else 1
+            self._file.write_text(str(self.number))
         except OSError as error:
             _say(f"starts are not counted: {error}")
-            return 1
-        return number
 
     def clear(self) -> None:
-        """Begin to count anew."""
-        self._file.unlink(missing_ok=True)
+        """Begin to count anew: this start has come to its work, or waits for others."""
+        self.number = 0
+        with suppress(OSError):
+            self._file.unlink(missing_ok=True)
 
 
 def arguments() -> argparse.Namespace:
@@ -74,21 +76,23 @@ def arguments() -> argparse.Namespace:
 
 def end(args: argparse.Namespace, starts: Starts) -> int:
     """Run one launch to its end, whatever that is, and return the exit code."""
-    number = starts.begin()
+    starts.begin()
     try:
         return main(args, starts)
     except _CannotWorkError as error:
         return _give_up(args, str(error))
-    except _StoreAwayError:
+    except _AwayError:
         _say(traceback.format_exc())
         starts.clear()
         return RELAUNCH
     except BaseException as error:
         _say(traceback.format_exc())
-        if number < MOST_STARTS:
+        if starts.number < MOST_STARTS:
             return RELAUNCH
         last = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}"
-        return _give_up(args, f"{number} starts in a row ended before the job could go on, the last with {last[:400]}")
+        return _give_up(
+            args, f"{starts.number} starts in a row ended before the job could go on, the last with {last[:400]}"
+        )
 
 
 def main(args: argparse.Namespace, starts: Starts) -> int:
@@ -106,7 +110,10 @@ def main(args: argparse.Namespace, starts: Starts) -> int:
     # Both take seconds and mostly wait: Spark for its executors, this for the object store and the disk.
     with ThreadPoolExecutor(1) as pool:
         brought = pool.submit(_bring, args, work)
-        context = SparkContext.getOrCreate()
+        try:
+            context = SparkContext.getOrCreate()
+        except Exception as error:
+            raise _AwayError("the Spark master") from error
         context.setLogLevel("WARN")
         ready = time.monotonic()
         phases = brought.result()
@@ -175,7 +182,7 @@ def _fetch(source: str, target: Path, expected: str) -> None:
             raise _CannotWorkError(f"{source} is not there any more; put it back, then start the job again.") from error
         if kind == "AccessDeniedException":
             raise
-        raise _StoreAwayError(source) from error
+        raise _AwayError(source) from error
     found = hashlib.sha256(target.read_bytes()).hexdigest()
     if found != expected:
         raise _CannotWorkError(

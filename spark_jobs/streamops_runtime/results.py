@@ -13,7 +13,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -26,7 +26,7 @@ from pyspark.sql.types import DoubleType, FloatType, IntegralType, StructType
 from streamops.clients.kafka import READER, Ledger
 from streamops.model.definitions import InfluxSink
 from streamops.model.errors import LeaseLostError, StreamOpsError, UnreachableError
-from streamops.model.records import EarlierRun, Lease, ResultsPosition, mark, now
+from streamops.model.records import EarlierRun, Lease, ResultsPosition, mark, now, state_partition
 from streamops.store import documents, keys
 from streamops.store.object_store import ObjectStore
 from streamops.versions.fingerprints import Window
@@ -37,6 +37,7 @@ FLUSH_S = 0.05
 SAVE_S = 1.0
 TRIM_S = 30.0
 FIRST_S = 15.0  # in which a query gives its first result, unless there is nothing to read; until then the clock waits
+AGAIN_S = 60.0  # the same of one that reads again what another had read
 QUIET_S = 0.2  # without a result, the clock decides which windows are over
 HANDED_S = 2.0  # the same of a stage that reads another: by then it has taken in what was handed on
 MOST_HELD = 200_000  # points that wait to be written
@@ -98,9 +99,9 @@ class Held:
         return {part: max(self._again.get(part, _NEVER), self._given.get(part, _NEVER)) for part in every}
 
     @property
-    def reads_again(self) -> bool:
-        """Whether this run has not come further yet than the one before."""
-        return any(self._given.get(part, _NEVER) <= at for part, at in self._again.items())
+    def behind(self) -> tuple[int, ...]:
+        """State partitions that in this run have not come further yet than in those before."""
+        return tuple(part for part, at in self._again.items() if self._given.get(part, _NEVER) <= at)
 
     def begin_again(self, reached: Mapping[int, int]) -> None:
         """What comes next is of another run, which reads again what another had read further.
@@ -124,7 +125,7 @@ class Held:
         """
         newest = self._before if self._patient else self._newest
         self._before = self._newest
-        latest = _NEVER if self.reads_again else newest - self._ahead_ms
+        latest = _NEVER if self.behind else newest - self._ahead_ms
         latest = max(latest, _NEVER if present_ms is None else present_ms)
         self.over_ms = max(self.over_ms, latest)
         times = [at for at in sorted(self._points) if everything or at <= latest or self.count >= MOST_HELD]
@@ -180,6 +181,7 @@ class Results:
         feed: what other stages read.
         reads: the results of the stage that this one reads; it knows which of the points are over.
         last: no run comes after this one, so that at its end also points are written whose windows are not over.
+        needs: columns that a result must have; the version before may have given others.
     """
 
     def __init__(
@@ -196,6 +198,7 @@ class Results:
         reads: Results | None = None,
         *,
         last: bool = False,
+        needs: Collection[str] = (),
     ) -> None:
         self.stage = stage
         self.topic = keys.results_topic(job, stage)
@@ -208,10 +211,11 @@ class Results:
         self._servers, self._store, self._sinks = servers, store, list(sinks)
         self._check, self._lease, self._clock = check, lease, clock
         self.feed, self._reads = feed, reads
-        self._window_ms, self._ahead_ms, self._last = 0, 1, last
+        self._window_ms, self._ahead_ms, self._last, self._needs = 0, 1, last, set(needs)
         self._ledger = Ledger.at(servers)
         self._position = ResultsPosition(job=job, stage=stage)
         self._saving = threading.Lock()
+        self._holding = threading.Lock()  # points that wait, between the driver's thread and this stage's own
         self._next = 0
         self._points = self._none()
         self._began = 0.0  # when the query did, of a monotonic clock
@@ -276,7 +280,7 @@ class Results:
     def settle(self) -> None:
         """Read all that the ended query has given, and write what is over; ``settled`` says when that is done."""
         assert self._consumer is not None
-        self.live, self.failure = False, None
+        self.live, self.failure, self._passed = False, None, None
         self._settled.clear()
         self._settling = True
 
@@ -294,22 +298,25 @@ class Results:
         Raises:
             LeaseLostError: a later writer has stored its own position.
         """
-        points = self._points if kept else self._none()
-        latest = int(self._clock() * 1000) + self._ahead_ms  # an event of the future holds nothing up
-        reached = {part: min(at, latest) for part, at in points.reached.items()}
-        offset, last = points.first_offset(self._next), self._position
-        before = (*last.before, EarlierRun(epoch=last.epoch, run=last.run, until=self._next))
-        self._save(epoch=epoch, run=run, offset=offset, before=before, reached=reached)
-        points.begin_again(reached)
-        self._points = points
+        # An event of the future holds nothing up.
+        latest = int(self._clock() * 1000) + max(self._ahead_ms, self._window_ms)
+        with self._holding:
+            points = self._points if kept else self._none()
+            reached = {part: min(at, latest) for part, at in points.reached.items()}
+            offset, last = points.first_offset(self._next), self._position
+            before = (*last.before, EarlierRun(epoch=last.epoch, run=last.run, until=self._next))
+            update = {"offset": offset, "before": before, "reached": reached, "behind": tuple(reached)}
+            self._save(epoch=epoch, run=run, **update)
+            points.begin_again(reached)
+            self._points = points
 
     def begin(self, *, live: bool) -> None:
         """Tell that a query of the run starts, in real time or in batches."""
-        self.live, self._began, self._passed = live, time.monotonic(), None
+        self.live, self._began = live, time.monotonic()
 
-    def committed(self) -> None:
-        """Tell that the query has committed a batch: what was read before is read again."""
-        if self._passed is None and self._points.reads_again:
+    def read_again(self) -> None:
+        """Tell that the query has committed all that the runs before can have read."""
+        if self._passed is None and self._points.behind:
             self._passed = self._end_of_topic()
 
     def close(self) -> None:
@@ -342,8 +349,9 @@ class Results:
     def _rewind(self) -> None:
         """Read again what was not written."""
         assert self._consumer is not None
-        self._points, self._next, self._goal = self._none(), self._position.offset, None
-        self._points.begin_again(self._position.reached)
+        with self._holding:
+            self._points, self._next, self._goal, self._passed = self._none(), self._position.offset, None, None
+            self._points.begin_again(self._position.reached)
         self._consumer.assign([confluent_kafka.TopicPartition(self.topic, 0, self._next)])
 
     def _turn(self) -> None:
@@ -354,20 +362,29 @@ class Results:
             moment = time.monotonic()
             if messages:
                 came = moment
-                self._take(messages)
-            if self._passed is not None and self._next >= self._passed:
+                with self._holding:
+                    self._take(messages)
+            passed = self._passed
+            if passed is not None and self._next >= passed:
                 self._points.pass_on()
             behind = len(messages) == _TAKEN and self._points.count < MOST_HELD
             settling = self._settling and self._next >= self._until()
             if settling or (not behind and moment - flushed >= FLUSH_S) or moment - flushed > 1.0:
-                self._write(self._points.due(self._present(moment, moment - came), everything=settling and self._last))
+                present = self._present(moment, moment - came)
+                with self._holding:
+                    due = self._points.due(present, everything=settling and self._last)
+                self._write(due)
                 flushed = moment
             if settling or moment - saved > SAVE_S:
                 if self.feed is not None:
                     self._look_back(self.feed)
                     self.feed.save()
-                offset, reached = self._points.first_offset(self._next), self._points.reached
-                self._save(offset=offset, reached=reached, keep_trying=not settling)
+                with self._holding:
+                    points = self._points
+                    update = {"offset": points.first_offset(self._next), "reached": points.reached}
+                    # What this run has passed it has passed, also where its results are read once more.
+                    update["behind"] = tuple(part for part in points.behind if part in self._position.behind)
+                self._save(keep_trying=not settling, **update)
                 saved = moment
             if settling:
                 self._settling, self._goal = False, None
@@ -391,7 +408,7 @@ class Results:
 
     def _present(self, moment: float, quiet_s: float) -> int | None:
         """Up to which time points are over although none has come after them, in milliseconds; None: not known."""
-        if not self.live or moment - self._began < FIRST_S:
+        if not self.live or moment - self._began < (AGAIN_S if self._points.behind else FIRST_S):
             return None
         if quiet_s <= (QUIET_S if self._reads is None else HANDED_S):
             return None
@@ -421,15 +438,23 @@ class Results:
         else:
             own = mark(position.epoch, position.run)
             counting = [item for item in given if (item.value() or b"").startswith(own)]
+        if self._last and position.behind:  # nobody will write the whole value over it
+            counting = [item for item in counting if not position.is_part(item.value() or b"")]
         newest = {message.key(): message for message in counting}
         for key, message in newest.items():  # a few of the thousands
             value = message.value() or b""
-            self._points.add(key or b"", message.offset() or 0, value, _partition(value))
+            self._points.add(key or b"", message.offset() or 0, value, state_partition(value))
         self._next = (given[-1].offset() or 0) + 1
 
     def _write(self, values: list[bytes]) -> None:
         for first in range(0, len(values), ROWS):  # so many are taken apart at once
-            found = [_columns(value) for value in values[first : first + ROWS]]
+            given = [_columns(value) for value in values[first : first + ROWS]]
+            found = [columns for columns in given if self._needs <= columns.keys()]
+            if found != given:
+                log.error(
+                    "%s: %s results of an earlier version have other columns, and are left out",
+                    self.stage, len(given) - len(found),
+                )  # fmt: skip
             if self.feed is not None:
                 self._check()
                 self.feed.hand_on(found)
@@ -486,10 +511,6 @@ class Results:
         """Let Kafka delete what was written; what does not work now is done next time."""
         with suppress(StreamOpsError):
             self._ledger.delete_records(self.topic, 0, self._position.offset)
-
-
-def _partition(value: bytes) -> int:
-    return int(value[value.index(b":") + 1 : value.index(b" ")])
 
 
 def _columns(value: bytes) -> dict[str, Any]:

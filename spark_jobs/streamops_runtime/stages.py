@@ -46,6 +46,7 @@ class RunningStage:
     run: int = 0  # of a real-time stage: starts in this epoch after a failure or a stop
     committed: int = 0  # batches of this driver when its query was started, and writes
     written: int = 0
+    ends: Offsets = field(default_factory=dict)  # of its sources, when this run began
     began: float = 0.0  # when its query was started, of a monotonic clock
     query: StreamingQuery | None = None
     held: bool = False  # not started yet, on purpose

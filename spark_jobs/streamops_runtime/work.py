@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from streamops.clients.kafka import Ledger
 from streamops.model.definitions import Definition
 from streamops.model.errors import (
     DamagedError,
@@ -22,7 +23,7 @@ from streamops.model.errors import (
     UnhealthyError,
     UnreachableError,
 )
-from streamops.model.records import Deployment, Lease, ResultsPosition, StageStatus, State
+from streamops.model.records import Deployment, Lease, Offsets, ResultsPosition, StageStatus, State
 from streamops.settings import Settings
 from streamops.spark import checkpoints
 from streamops.store import documents, jobs, keys, leases
@@ -90,6 +91,8 @@ class Work:
         self.warm: placement.Warm | None = None
         self.looked = 0.0
         self.continued: dict[str, int] = {}  # stages that continue a checkpoint
+        self.moved: set[str] = set()  # of those, the ones whose state lies in another number of partitions now
+        self.ledger = Ledger.at(settings.kafka_bootstrap_servers)  # of the driver's own thread
 
     def prepare(self) -> None:
         """Everything that needs no lease: code, sinks and the listener.
@@ -145,9 +148,18 @@ class Work:
             others = {stage.name: stage.gate for stage in self.stages}
             read = next((gate for stage in before if isinstance(gate := others[stage], Results)), None)
             check, lease = self.check_lease, self._held
-            return Results(self.launch.job, name, servers, self.store, sinks, check, lease, feed=feed, reads=read)
+            return Results(
+                self.launch.job, name, servers, self.store, sinks, check, lease, feed=feed, reads=read,
+                needs=self._needs(name),
+            )  # fmt: skip
         column = gate_time_column(self.definition.stages[name].sinks)
         return Gate(name, sinks, self.check_lease, self.stopping, time_column=column)
+
+    def _needs(self, stage: str) -> set[str]:
+        """Columns that a result of a real-time stage must have."""
+        sink = self.definition.stages[stage].sinks[0].influxdb
+        own = {*sink.tags, *sink.columns(), sink.time} if sink else set()
+        return own | set(self.definition.feeding.get(stage, ()))
 
     def _held(self) -> Lease:
         """The lease that this driver holds. Raises LeaseLostError."""
@@ -209,7 +221,8 @@ class Work:
         held = self._write_leftovers(driver, held)
         for name in names:
             key = keys.stage(job, number, epoch, name)
-            repartition.fit(self.spark, self.store, name, key, self.definition.resources.state_partitions)
+            if repartition.fit(self.spark, self.store, name, key, self.definition.resources.state_partitions):
+                self.moved.add(name)
         driver.mark("repartition")
         if at_once:
             self._start_all(self.stages)
@@ -230,6 +243,7 @@ class Work:
         finally:
             for results in self._results():
                 results.close()
+            self.ledger.close()
 
     def _write_leftovers(self, driver: Driver, held: Versioned[Lease]) -> Versioned[Lease]:
         """Write what a version whose stage ran in real time had given, and not written before it ended.
@@ -244,7 +258,10 @@ class Work:
             if known is None or isinstance(stage.gate, Results):
                 continue
             sinks = open_sinks(self.settings, self.definition, stage.name, self.store)
-            left = Results(job, stage.name, servers, self.store, sinks, self.check_lease, self._held, last=True)
+            left = Results(
+                job, stage.name, servers, self.store, sinks, self.check_lease, self._held, last=True,
+                needs=self._needs(stage.name),
+            )  # fmt: skip
             try:
                 driver.patiently(left.open)
                 left.settle()
@@ -315,12 +332,15 @@ class Work:
         """
         if not isinstance(stage.gate, Results):
             return
-        if self.progress[stage.name].status.commits > stage.committed:
-            stage.gate.committed()
+        status = self.progress[stage.name].status
+        reads = stage.query is not None and stage.phase in (Phase.CATCHING_UP, Phase.LIVE)
+        if reads and status.commits > stage.committed and _reach(status.offsets, stage.ends):
+            stage.gate.read_again()
         if stage.phase is Phase.SETTLING and stage.gate.settled:
             kept = stage.run > 0 or stage.name in self.continued
             try:
                 near = kept and self._is_near(stage)
+                stage.ends = self._ends(stage)
                 stage.gate.allow(self._held().epoch, stage.run + 1, kept=kept)
             except UnreachableError as error:
                 log.warning("%s starts later: %s", stage.name, error)
@@ -344,9 +364,15 @@ class Work:
         """
         key = keys.stage(self.launch.job, self.launch.deployment, self._held().epoch, stage.name)
         last = checkpoints.position(self.store, key)
-        if last is None or any(len(partitions) > 1 for partitions in last.offsets.values()):
+        if last is None or stage.name in self.moved or any(len(parts) > 1 for parts in last.offsets.values()):
             return False
         return time.time() - last.began_ms / 1000 < NEAR_S
+
+    def _ends(self, stage: RunningStage) -> Offsets:
+        """Where what a real-time stage reads ends now. Raises UnreachableError."""
+        where, of = self._places().places, self.definition.sources
+        names = self.functions[stage.name].sources
+        return {name: self.ledger.end_offsets(where.get(name, of[name].address)) for name in names}
 
     def _query(self, stage: RunningStage) -> None:
         key = keys.stage(self.launch.job, self.launch.deployment, self._held().epoch, stage.name)
@@ -542,6 +568,13 @@ class Work:
 def _finished(stage: RunningStage) -> bool:
     """Whether the query has ended because there was nothing left to read."""
     return stage.query is not None and not stage.query.isActive and stage.query.exception() is None
+
+
+def _reach(offsets: Offsets, ends: Offsets) -> bool:
+    """Whether offsets lie at ends or after them; the last record of a feed is a mark of its transaction."""
+    return all(
+        offsets.get(source, {}).get(part, 0) >= end - 1 for source, parts in ends.items() for part, end in parts.items()
+    )
 
 
 def permanent(failure: BaseException | None, text: str) -> bool:

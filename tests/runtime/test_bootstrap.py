@@ -13,6 +13,12 @@ from streamops_runtime.bootstrap import MOST_STARTS, RELAUNCH, Starts
 ARGS = argparse.Namespace(job="clicks", launch="one", deployment="3", status=None)
 
 
+def begun(directory: Path) -> Starts:
+    starts = Starts(directory)
+    starts.begin()
+    return starts
+
+
 def failing(monkeypatch, error: BaseException) -> None:
     def main(args: argparse.Namespace, starts: Starts) -> int:
         raise error
@@ -27,19 +33,32 @@ def test_starts_that_come_to_nothing_are_given_up_after_some(monkeypatch, tmp_pa
 
 
 def test_a_start_that_is_killed_counts_until_one_comes_to_its_work(tmp_path: Path) -> None:
-    assert [Starts(tmp_path).begin() for _ in range(3)] == [1, 2, 3]
-    Starts(tmp_path).clear()
-    assert Starts(tmp_path).begin() == 1
+    assert [begun(tmp_path).number for _ in range(3)] == [1, 2, 3]
+    begun(tmp_path).clear()
+    assert begun(tmp_path).number == 1
     (tmp_path / "starts").write_text("")  # killed while it counted
-    assert Starts(tmp_path).begin() == 1
+    assert begun(tmp_path).number == 1
+
+
+def test_a_driver_that_worked_for_days_may_end_like_any_other(monkeypatch, tmp_path: Path) -> None:
+    """Although four starts before it had been killed."""
+    for _ in range(MOST_STARTS - 1):
+        begun(tmp_path)
+
+    def main(args: argparse.Namespace, starts: Starts) -> int:
+        starts.clear()
+        raise ValueError
+
+    monkeypatch.setattr(bootstrap, "main", main)
+    assert bootstrap.end(ARGS, Starts(tmp_path)) == RELAUNCH
 
 
 def test_a_full_disk_is_no_reason_to_end(tmp_path: Path) -> None:
-    assert Starts(tmp_path / "is not there").begin() == 1
+    assert begun(tmp_path / "is not there").number == 1
 
 
 def test_a_store_that_is_away_is_waited_for_without_end(monkeypatch, tmp_path: Path) -> None:
-    failing(monkeypatch, bootstrap._StoreAwayError("s3a://b/artifact"))
+    failing(monkeypatch, bootstrap._AwayError("s3a://b/artifact"))
     assert {bootstrap.end(ARGS, Starts(tmp_path)) for _ in range(3 * MOST_STARTS)} == {RELAUNCH}
 
 

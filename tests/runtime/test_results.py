@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from streamops_runtime.results import MOST_HELD, Held
+from collections.abc import Sequence
+from typing import Any, cast
+
+from pyspark.sql import Row
+
+from streamops_runtime.results import MOST_HELD, Held, Results
 
 SECOND = 1000
 
@@ -126,3 +131,25 @@ def test_a_partition_that_gives_nothing_any_more_holds_nothing_up_after_a_commit
     assert points.due(None) == []
     points.pass_on()
     assert points.due(None) == [b"50"]
+
+
+class Rows:
+    """A sink that keeps what it is given."""
+
+    refused = 0
+
+    def __init__(self) -> None:
+        self.rows: list[Row] = []
+
+    def write(self, rows: Sequence[Row], batch_id: int) -> None:
+        self.rows += rows
+
+
+def test_results_of_an_earlier_version_with_other_columns_are_left_out() -> None:
+    """They waited for their windows' end over an upgrade; what cannot be written must not end the job."""
+    sink = Rows()
+    results = Results(
+        "j", "s", "127.0.0.1:1", cast(Any, None), [sink], lambda: None, cast(Any, None), needs={"time", "value"}
+    )
+    results._write([b'1.1:0 {"time": 1000, "mean": 5}', b'2.1:0 {"time": 2000, "value": 6}'])
+    assert sink.rows == [Row(time=2000, value=6)]

@@ -126,6 +126,11 @@ class ResultsPosition(Stored):
     offset: int = 0  # the next result to read
     before: tuple[EarlierRun, ...] = ()
     reached: dict[int, int] = {}  # state partition -> time of the newest point that it gave, in milliseconds
+    behind: tuple[int, ...] = ()  # state partitions that in this run have not passed what they had given before
+
+    def is_part(self, value: bytes) -> bool:
+        """Whether a result may be of a part of a window whose whole value an earlier run had given."""
+        return value.startswith(mark(self.epoch, self.run)) and state_partition(value) in self.behind
 
     def counts(self, offset: int, value: bytes) -> bool:
         """Whether a result of the topic counts: it begins with who gives it."""
@@ -137,6 +142,11 @@ class ResultsPosition(Stored):
 def mark(epoch: int, run: int) -> bytes:
     """What a result in a results topic begins with: who gives it. Its state partition and a space follow."""
     return f"{epoch}.{run}:".encode()
+
+
+def state_partition(value: bytes) -> int:
+    """The state partition that gave a result."""
+    return int(value[value.index(b":") + 1 : value.index(b" ")])
 
 
 class FeedPosition(Stored):

@@ -93,7 +93,7 @@ class Feeds:
         assert sink is not None  # a real-time stage has one
         newest: dict[tuple[object, ...], str] = {}
         for _, offset, _, value in self.ledger.read_committed(topic, {"0": found.value.offset}, {"0": end}):
-            if value and found.value.counts(offset, value):
+            if value and found.value.counts(offset, value) and not found.value.is_part(value):
                 text = value[value.index(b" ") + 1 :].decode()
                 row = json.loads(text)
                 newest[(row[sink.time], *(row[tag] for tag in sink.tags))] = text
