@@ -9,7 +9,6 @@ the clock has passed its end.
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 import time
@@ -26,7 +25,8 @@ from pyspark.sql.types import DoubleType, FloatType, IntegralType, StructType
 from streamops.clients.kafka import READER, Ledger
 from streamops.model.definitions import InfluxSink
 from streamops.model.errors import LeaseLostError, StreamOpsError, UnreachableError
-from streamops.model.records import EarlierRun, Lease, ResultsPosition, mark, now, state_partition
+from streamops.model.records import EarlierRun, Lease, ResultsPosition, now
+from streamops.model.results import SEPARATOR, columns, mark, state_partition, time_ms
 from streamops.store import documents, keys
 from streamops.store.object_store import ObjectStore
 from streamops.versions.fingerprints import Window
@@ -43,7 +43,6 @@ HANDED_S = 2.0  # the same of a stage that reads another: by then it has taken i
 MOST_HELD = 200_000  # points that wait to be written
 _TAKEN = 2000  # results at once
 _TOPIC = {"retention.ms": "-1", "cleanup.policy": "delete", "segment.bytes": str(64 << 20)}
-_SEPARATOR = "\x01"
 _NEVER = -(1 << 62)
 _READER = READER | {"auto.offset.reset": "earliest", "enable.partition.eof": False, "fetch.wait.max.ms": 20}
 
@@ -85,7 +84,7 @@ class Held:
 
     def add(self, key: bytes, offset: int, value: bytes, partition: int = 0) -> None:
         """Take in a value; ``key`` begins with the point's time. ``partition`` is the one of the state."""
-        at = int(key.split(_SEPARATOR.encode(), 1)[0])
+        at = time_ms(key)
         points = self._points.setdefault(at, {})
         self.count += key not in points
         points[key] = _Newest(offset, value)
@@ -149,13 +148,13 @@ def encoded(frame: DataFrame, sink: InfluxSink, epoch: int, run: int) -> DataFra
     After the exchange a partition of the frame is one of the state.
     """
     moment = milliseconds(frame.schema, sink.time)
-    columns = [
+    fields = [
         moment.alias(name) if name == sink.time else _finite(frame.schema, name).alias(name) for name in frame.columns
     ]
     tags = [F.coalesce(F.col(tag).cast("string"), F.lit("")) for tag in sink.tags]
-    key = F.concat_ws(_SEPARATOR, moment.cast("string"), *tags)
+    key = F.concat_ws(SEPARATOR, moment.cast("string"), *tags)
     who = [F.lit(mark(epoch, run).decode()), F.spark_partition_id().cast("string"), F.lit(" ")]
-    value = F.concat(*who, F.to_json(F.struct(*columns), {"ignoreNullFields": "false"}))
+    value = F.concat(*who, F.to_json(F.struct(*fields), {"ignoreNullFields": "false"}))
     return frame.where(F.col(sink.time).isNotNull()).select(key.alias("key"), value.alias("value"))
 
 
@@ -448,8 +447,8 @@ class Results:
 
     def _write(self, values: list[bytes]) -> None:
         for first in range(0, len(values), ROWS):  # so many are taken apart at once
-            given = [_columns(value) for value in values[first : first + ROWS]]
-            found = [columns for columns in given if self._needs <= columns.keys()]
+            given = [columns(value) for value in values[first : first + ROWS]]
+            found = [row for row in given if self._needs <= row.keys()]
             if found != given:
                 log.error(
                     "%s: %s results of an earlier version have other columns, and are left out",
@@ -458,7 +457,7 @@ class Results:
             if self.feed is not None:
                 self._check()
                 self.feed.hand_on(found)
-            rows = [Row(**columns) for columns in found]
+            rows = [Row(**row) for row in found]
             for sink in self._sinks:
                 self._patience.write(sink, rows, 0)
             self.rows += len(rows)
@@ -511,8 +510,3 @@ class Results:
         """Let Kafka delete what was written; what does not work now is done next time."""
         with suppress(StreamOpsError):
             self._ledger.delete_records(self.topic, 0, self._position.offset)
-
-
-def _columns(value: bytes) -> dict[str, Any]:
-    columns: dict[str, Any] = json.loads(value[value.index(b" ") + 1 :])
-    return columns

@@ -16,7 +16,8 @@ from streamops.clients.kafka import Ledger
 from streamops.model.definitions import InfluxSink
 from streamops.model.errors import LeaseLostError
 from streamops.model.feeds import FOR, TOTAL
-from streamops.model.records import FeedPosition, FeedSlice, Lease, mark
+from streamops.model.records import FeedPosition, FeedSlice, Lease
+from streamops.model.results import mark
 from streamops.spark import checkpoints
 from streamops.store import documents, keys
 from streamops.store.object_store import ObjectStore

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Literal
 
+from streamops.model import results
 from streamops.model.definitions import Param
 from streamops.model.stored import Part, Stored
 
@@ -130,23 +131,13 @@ class ResultsPosition(Stored):
 
     def is_part(self, value: bytes) -> bool:
         """Whether a result may be of a part of a window whose whole value an earlier run had given."""
-        return value.startswith(mark(self.epoch, self.run)) and state_partition(value) in self.behind
+        return value.startswith(results.mark(self.epoch, self.run)) and results.state_partition(value) in self.behind
 
     def counts(self, offset: int, value: bytes) -> bool:
         """Whether a result of the topic counts: it begins with who gives it."""
-        if value.startswith(mark(self.epoch, self.run)):
+        if value.startswith(results.mark(self.epoch, self.run)):
             return True
-        return any(offset < item.until and value.startswith(mark(item.epoch, item.run)) for item in self.before)
-
-
-def mark(epoch: int, run: int) -> bytes:
-    """What a result in a results topic begins with: who gives it. Its state partition and a space follow."""
-    return f"{epoch}.{run}:".encode()
-
-
-def state_partition(value: bytes) -> int:
-    """The state partition that gave a result."""
-    return int(value[value.index(b":") + 1 : value.index(b" ")])
+        return any(offset < item.until and value.startswith(results.mark(item.epoch, item.run)) for item in self.before)
 
 
 class FeedPosition(Stored):

@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from streamops.model import results
 from streamops.model.definitions import Definition
 from streamops.model.errors import NotFoundError, SnapshotRefusedError
 from streamops.model.feeds import continued
@@ -94,7 +95,7 @@ class Feeds:
         newest: dict[tuple[object, ...], str] = {}
         for _, offset, _, value in self.ledger.read_committed(topic, {"0": found.value.offset}, {"0": end}):
             if value and found.value.counts(offset, value) and not found.value.is_part(value):
-                text = value[value.index(b" ") + 1 :].decode()
+                text = results.text(value)
                 row = json.loads(text)
                 newest[(row[sink.time], *(row[tag] for tag in sink.tags))] = text
         return tuple(newest.values())

@@ -16,6 +16,7 @@ import numpy as np
 
 from streamops.clients.influx import Points
 from streamops.clients.kafka import Block, Ledger
+from streamops.model import results
 from streamops.model.definitions import Definition, InfluxSink, Recount, Source
 from streamops.model.errors import CheckpointError, NotFoundError, RefusedError, UnreachableError
 from streamops.model.records import Deployment, JobRecord, Offsets, RefusedPoint, ResultsPosition
@@ -288,7 +289,8 @@ class _Planner:
             position = found.value if found else ResultsPosition(job=job, stage=stage)
             waiting = (item for some in self.ledger.messages(topic, 0, position.offset, end) for item in some)
             return sum(
-                position.counts(item.offset() or 0, item.value() or b"") and _time_ms(item.key()) <= until_ms
+                position.counts(item.offset() or 0, item.value() or b"")
+                and results.time_ms(item.key() or b"0") <= until_ms
                 for item in waiting
             )
 
@@ -350,11 +352,6 @@ def span(
         from_the_beginning=not any(start.values()),
         notes=notes if start != asked else (),
     )
-
-
-def _time_ms(key: bytes | str | None) -> int:
-    """The time of a result's point, with which its key begins."""
-    return int(key.split(b"\x01", 1)[0]) if isinstance(key, bytes) and key else 0
 
 
 def _comparison(points: Points, plan: StagePlan, aside: Iterable[RefusedPoint]) -> Comparison:
