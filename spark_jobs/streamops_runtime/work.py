@@ -136,7 +136,6 @@ class Work:
 
     def _gate(self, name: str) -> Gate | Results:
         """The way from a stage to its sinks."""
-        sinks = open_sinks(self.settings, self.definition, name, self.store)
         if self.definition.stages[name].mode == "realtime":
             servers, sink = self.settings.kafka_bootstrap_servers, self.definition.stages[name].sinks[0].influxdb
             add = self.definition.feeding.get(name)
@@ -147,19 +146,26 @@ class Work:
             before = code.reads(self.definition, self.functions[name])
             others = {stage.name: stage.gate for stage in self.stages}
             read = next((gate for stage in before if isinstance(gate := others[stage], Results)), None)
-            check, lease = self.check_lease, self._held
-            return Results(
-                self.launch.job, name, servers, self.store, sinks, check, lease, feed=feed, reads=read,
-                needs=self._needs(name),
-            )  # fmt: skip
+            return self._way_out(name, feed=feed, reads=read)
+        sinks = open_sinks(self.settings, self.definition, name, self.store)
         column = gate_time_column(self.definition.stages[name].sinks)
         return Gate(name, sinks, self.check_lease, self.stopping, time_column=column)
 
-    def _needs(self, stage: str) -> set[str]:
-        """Columns that a result of a real-time stage must have."""
-        sink = self.definition.stages[stage].sinks[0].influxdb
-        own = {*sink.tags, *sink.columns(), sink.time} if sink else set()
-        return own | set(self.definition.feeding.get(stage, ()))
+    def _way_out(self, name: str, **more: Any) -> Results:
+        """The way from a stage's results topic to its sinks."""
+        sink = self.definition.stages[name].sinks[0].influxdb
+        needs = {*sink.tags, *sink.columns(), sink.time} if sink else set()
+        return Results(
+            self.launch.job,
+            name,
+            self.settings.kafka_bootstrap_servers,
+            self.store,
+            open_sinks(self.settings, self.definition, name, self.store),
+            self.check_lease,
+            self._held,
+            needs=needs | set(self.definition.feeding.get(name, ())),
+            **more,
+        )
 
     def _held(self) -> Lease:
         """The lease that this driver holds. Raises LeaseLostError."""
@@ -251,17 +257,12 @@ class Work:
         Raises:
             LeaseLostError: another driver is to write.
         """
-        job, servers = self.launch.job, self.settings.kafka_bootstrap_servers
         for stage in self.stages:
-            key = keys.results(job, stage.name)
+            key = keys.results(self.launch.job, stage.name)
             known = driver.patiently(lambda key=key: documents.read(self.store, key, ResultsPosition))
             if known is None or isinstance(stage.gate, Results):
                 continue
-            sinks = open_sinks(self.settings, self.definition, stage.name, self.store)
-            left = Results(
-                job, stage.name, servers, self.store, sinks, self.check_lease, self._held, last=True,
-                needs=self._needs(stage.name),
-            )  # fmt: skip
+            left = self._way_out(stage.name, last=True)
             try:
                 driver.patiently(left.open)
                 left.settle()
