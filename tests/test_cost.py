@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 from fakes import manifests
 from fakes.rig import definition
 from streamops.model.manifest import Manifest, ManifestStage
-from streamops.model.records import DriverStatus, StageStart, StageStatus, State
-from streamops.operations.cost import begins, cost, distance, lines
+from streamops.model.records import DriverStatus, StageStart, StageStatus, State, distance
+from streamops.operations.cost import begins, cost, lines
 from streamops.operations.going_back import assess_catch_up
 
 TAKEN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)

@@ -67,7 +67,7 @@ def test_a_wrong_field_is_named_with_what_is_allowed_there(right: str, wrong: st
         ("code: clicks.py", "code: ../clicks.py", "code: String should match"),
         ("output: append", "output: appended", "stages.per_minute.output: Input should be 'append' or 'update'"),
         ("output: append", "mode: realtime\n    output: append", "it needs output: update"),
-        ("output: append", "mode: soon", "stages.per_minute.mode: Input should be 'batch' or 'realtime'"),
+        ("output: append", "mode: soon", "stages.per_minute.mode: Input should be 'batch', 'realtime' or 'auto'"),
         ("cores: 2", "cores: many", "resources.cores"),
         ("executor_memory: 1g", "executor_memory: 1 gigabyte", "resources.executor_memory"),
         ("source: clicks, aggregate", "source: visits, aggregate", "there is no source 'visits'"),

@@ -44,8 +44,10 @@ class RunningStage:
     gate: Gate | Results
     phase: Phase | None = None
     run: int = 0  # of a real-time stage: starts in this epoch after a failure or a stop
-    committed: int = 0  # batches of this driver when its query was started, and writes
-    written: int = 0
+    written: int = 0  # writes of this driver when its query was started, and batches
+    committed: int = 0
+    judged: int = 0  # of these, when it was last asked whether a live one falls behind
+    far: bool = False  # behind, so that its next query reads in batches first
     ends: Offsets = field(default_factory=dict)  # of its sources, when this run began
     began: float = 0.0  # when its query was started, of a monotonic clock
     query: StreamingQuery | None = None

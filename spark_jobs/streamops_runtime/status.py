@@ -12,7 +12,7 @@ from typing import Any
 from pyspark import SparkContext
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from streamops.model.records import Offsets, StageStatus, now
+from streamops.model.records import Offsets, StageStatus, distance, now
 from streamops_runtime.sources import observation
 
 _KEPT_DURATIONS = ("triggerExecution", "latestOffset", "queryPlanning", "addBatch", "walCommit", "commitOffsets")
@@ -39,14 +39,11 @@ class StageProgress:
         with self._lock:
             old = self.status
             offsets, latest = dict(old.offsets), dict(old.latest)
-            lag = 0
             for source in progress.get("sources", ()):
                 end = _by_source(source.get("endOffset"), self._topics)
                 newest = _by_source(source.get("latestOffset"), self._topics) or end
                 offsets.update(end)
                 latest.update(newest)
-            for name, parts in latest.items():
-                lag += sum(max(0, stop - offsets.get(name, {}).get(part, stop)) for part, stop in parts.items())
             malformed, ahead = _observed(progress.get("observedMetrics") or {}, self._topics)
             operators = progress.get("stateOperators", ())
             durations = {name: int(ms) for name, ms in (progress.get("durationMs") or {}).items()}
@@ -61,7 +58,7 @@ class StageProgress:
                     "quiet": False,
                     "offsets": offsets,
                     "latest": latest,
-                    "lag": lag,
+                    "lag": distance(offsets, latest),
                     "input_rate": _rate(progress.get("inputRowsPerSecond")),
                     "processed_rate": _rate(progress.get("processedRowsPerSecond"), worked),
                     "batch_ms": durations.get("triggerExecution", 0),

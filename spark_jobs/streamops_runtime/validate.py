@@ -50,7 +50,7 @@ def check(spark: SparkSession, definition: Definition, directory: Path) -> dict[
                 raise DefinitionError(f"stages.{stage}: {stage} does not use the sources it is given.")
             check_columns(definition, stage, result.schema)
             _check_output(spark, definition, stage, result, temporary)
-            if definition.stages[stage].mode == "realtime":
+            if definition.stages[stage].realtime:
                 _check_real_time(spark, definition, stage, function, result)
             schemas[stage] = result.schema
             found[stage] = [f"{field.name} {field.dataType.simpleString()}" for field in result.schema.fields]

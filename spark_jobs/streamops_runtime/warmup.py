@@ -1,9 +1,9 @@
 """A short run of every stage before the real one: loads classes, compiles plans, opens connections.
 
 Each stage runs as a stream over the last moment of its sources, with a checkpoint of its own that is removed
-afterwards. Nothing is written to its sinks; results of a real-time stage go into a topic that is removed as well, and
-it runs in real time for a moment, too. Each further round continues from that checkpoint, so that loading state is warm
-as well. The first real batch then finds driver and executors warm.
+afterwards. Nothing is written to its sinks. A real-time stage runs in real time alone, as it will when it continues
+what was committed a moment ago; its results go into a topic that is removed as well. Each further round continues from
+the checkpoint, so that loading state is warm as well. The first real batch then finds driver and executors warm.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from streamops_runtime.streams import Places, raw_stream
 
 RECENT_MS = 1000
 LIMIT_S = 30.0  # on a machine that also runs the version to be replaced
-LIVE_BATCH, LIVE_LIMIT_S = "5 seconds", 15.0  # the same, in real time
+LIVE_BATCH = "5 seconds"  # in real time
 _MANY, _FEW = 100, 4  # batches of a stage
 _INVENTED = 200  # records
 
@@ -81,20 +81,14 @@ class WarmUp:
         # Of its own: what another driver of the launch left, or still writes, would keep the queries from starting.
         prefix = f"{keys.warm_up(self.definition.job, self.launch)}{uuid.uuid4().hex}/"
         ledger, end = Ledger.at(self.places.kafka), _End(_MANY)
-        queries: dict[str, StreamingQuery] = {}
         try:
             self._prepare_topics(ledger)
             for number in range(rounds):
                 begun, end = time.monotonic(), _End(_FEW if number else _MANY)
                 queries = {name: self._start(name, prefix, end) for name in self.functions}
-                to_topics = [query for name, query in queries.items() if self._is_live(name)]
-                _wait(queries.values(), end, begun + LIMIT_S, to_topics)
+                live = [query for name, query in queries.items() if self._is_live(name)]
+                _wait(queries.values(), end, begun + LIMIT_S, live)
                 log.info("warm-up %s of %s took %.1f s", number + 1, rounds, time.monotonic() - begun)
-            # One that has read nothing would begin with all that its topic holds.
-            if live := [name for name, query in queries.items() if self._is_live(name) and _has_read(query)]:
-                begun = time.monotonic()
-                _run_live([self._start(name, prefix, None) for name in live])
-                log.info("warm-up in real time took %.1f s", time.monotonic() - begun)
         except (PySparkException, StreamOpsError) as error:
             end.come.set()
             log.warning("warm-up was left out: %s", str(error).splitlines()[0][:300])
@@ -109,7 +103,7 @@ class WarmUp:
             ledger.close()
 
     def _is_live(self, stage: str) -> bool:
-        return self.definition.stages[stage].mode == "realtime"
+        return self.definition.stages[stage].realtime
 
     def _topic(self, name: str) -> str:
         """Where a stage's results go meanwhile, or what a source reads instead of what a stage hands on."""
@@ -123,8 +117,8 @@ class WarmUp:
                 ledger.ensure_topic(self._topic(f"source.{name}"))
                 _invent(self.places.kafka, self._topic(f"source.{name}"), name, source)
 
-    def _frame(self, stage: str, *, live: bool) -> DataFrame:
-        frames, function = {}, self.functions[stage]
+    def _frame(self, stage: str) -> DataFrame:
+        frames, function, live = {}, self.functions[stage], self._is_live(stage)
         for name in function.sources:
             source = self.definition.sources[name]
             place = self.places.places.get(name, source.address)
@@ -133,28 +127,27 @@ class WarmUp:
                     self.spark, name, source, self.places.kafka, topic=self._topic(f"source.{name}"), live=live
                 )
             elif source.kafka and live:
-                raw = kafka_stream(self.spark, name, source, self.places.kafka, topic=place, live=True)
+                raw = kafka_stream(self.spark, name, _latest(source), self.places.kafka, topic=place, live=True)
             elif source.kafka:
                 raw = _recent(self.spark, name, self.places.kafka, place)
             else:  # what is there already belongs to the version that runs
-                raw = raw_stream(self.spark, name, source.model_copy(update={"start": "latest"}), self.places)
+                raw = raw_stream(self.spark, name, _latest(source), self.places)
             frames[name] = accepted(name, source, raw)
         return function(frames)
 
-    def _start(self, stage: str, prefix: str, end: _End | None) -> StreamingQuery:
-        """Start a stage: in batches until the end comes, or in real time."""
+    def _start(self, stage: str, prefix: str, end: _End) -> StreamingQuery:
+        """Start a stage: in real time, or in batches until the end comes."""
         checkpoints.drop_planned(self.store, f"{prefix}{stage}/")  # of the round before
-        frame, output = self._frame(stage, live=end is None), self.definition.stages[stage].output
+        frame, output = self._frame(stage), self.definition.stages[stage].output
         sink = self.definition.stages[stage].sinks[0].influxdb
-        if self._is_live(stage) and sink:
-            frame = encoded(frame, sink, 0, 0)
+        live = self._is_live(stage) and sink
+        if live:
+            frame = encoded(frame, live, 0, 0)
         writer = frame.writeStream.outputMode(output).option(
             "checkpointLocation", f"s3a://{self.settings.s3_bucket}/{prefix}{stage}"
         )
-        if self._is_live(stage):
-            writer = to_topic(writer, self.places.kafka, self._topic(stage), None if end else LIVE_BATCH)
-            return apart(writer).start()
-        assert end is not None
+        if live:
+            return apart(to_topic(writer, self.places.kafka, self._topic(stage), LIVE_BATCH)).start()
         return _discarded(writer, end)
 
 
@@ -169,19 +162,9 @@ def apart(writer: W) -> W:
     return writer.option("kafka.delivery.timeout.ms", "20000")
 
 
-def _has_read(query: StreamingQuery) -> bool:
-    return any(progress["numInputRows"] for progress in query.recentProgress)
-
-
-def _run_live(queries: list[StreamingQuery]) -> None:
-    """Until each has committed a batch."""
-    deadline = time.monotonic() + LIVE_LIMIT_S
-    while any(query.isActive and not query.recentProgress for query in queries) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    for query in queries:
-        query.stop()
-        if error := query.exception():
-            log.warning("warm-up in real time: %s", str(error).splitlines()[0][:300])
+def _latest(source: Source) -> Source:
+    """The source, read from its end."""
+    return source.model_copy(update={"start": "latest"})
 
 
 def _recent(spark: SparkSession, name: str, servers: str, topic: str) -> DataFrame:
@@ -228,15 +211,15 @@ def _discarded(writer: DataStreamWriter, end: _End) -> StreamingQuery:
     return writer.foreachBatch(discard).trigger(availableNow=True).start()
 
 
-def _wait(
-    queries: Collection[StreamingQuery], end: _End, deadline: float, to_topics: Collection[StreamingQuery]
-) -> None:
-    """Until all have ended, after the deadline at the next batch of each; without a Python sink at once."""
+def _wait(queries: Collection[StreamingQuery], end: _End, deadline: float, live: Collection[StreamingQuery]) -> None:
+    """Until all have ended: those in real time with their first commit, the others after the deadline at a batch."""
     while any(query.isActive for query in queries):
-        if time.monotonic() > deadline and not end.come.is_set():
-            end.come.set()
-            for query in to_topics:
+        late = time.monotonic() > deadline
+        for query in live:
+            if query.isActive and (late or query.recentProgress):
                 query.stop()
+        if late:
+            end.come.set()
         time.sleep(0.1)
     for query in queries:
         if (error := query.exception()) and StopAtBoundary.__name__ not in str(error):

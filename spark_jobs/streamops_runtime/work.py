@@ -23,7 +23,7 @@ from streamops.model.errors import (
     UnhealthyError,
     UnreachableError,
 )
-from streamops.model.records import Deployment, Lease, Offsets, ResultsPosition, StageStatus, State
+from streamops.model.records import Deployment, Lease, Offsets, ResultsPosition, StageStatus, State, distance
 from streamops.settings import Settings
 from streamops.spark import checkpoints
 from streamops.store import documents, jobs, keys, leases
@@ -51,6 +51,8 @@ STOP_S = 120.0
 MOST_RESTARTS = 5
 RELAUNCH = 75
 NEAR_S = 60.0  # a stage that caught up in this time goes live; the rest it reads there, and faster than it arrives
+FAR_S = 30.0  # of reading at its present pace: a live stage that is so far behind gets there sooner in batches
+FEW_ROWS = 100.0  # a second; one that reads fewer is not judged by them
 HOLD_S = 12.0  # how long the other stages of a cold driver wait for the first one's first results
 
 # No retry cures these: the state in the checkpoint is not this version's.
@@ -136,7 +138,7 @@ class Work:
 
     def _gate(self, name: str) -> Gate | Results:
         """The way from a stage to its sinks."""
-        if self.definition.stages[name].mode == "realtime":
+        if self.definition.stages[name].realtime:
             servers, sink = self.settings.kafka_bootstrap_servers, self.definition.stages[name].sinks[0].influxdb
             add = self.definition.feeding.get(name)
             feed = None
@@ -340,13 +342,13 @@ class Work:
         if stage.phase is Phase.SETTLING and stage.gate.settled:
             kept = stage.run > 0 or stage.name in self.continued
             try:
-                near = kept and self._is_near(stage)
+                near = kept and not stage.far and self._is_near(stage)
                 stage.ends = self._ends(stage)
                 stage.gate.allow(self._held().epoch, stage.run + 1, kept=kept)
             except UnreachableError as error:
                 log.warning("%s starts later: %s", stage.name, error)
                 return
-            stage.run += 1
+            stage.run, stage.far = stage.run + 1, False
             stage.phase = Phase.LIVE if near else Phase.CATCHING_UP
             self._query(stage)
         elif stage.gate.failure is not None:
@@ -356,6 +358,27 @@ class Work:
             log.info("stage %s caught up in %.1f s", stage.name, took)
             stage.phase = Phase.LIVE if took < NEAR_S else Phase.CATCHING_UP
             self._query(stage)
+        elif stage.phase is Phase.LIVE and self._falls_behind(stage):
+            stage.far = True
+            stages.end(stage)
+            self._start(stage)
+
+    def _falls_behind(self, stage: RunningStage) -> bool:
+        """Whether a live stage is to go back to batches, as its last commit shows; asked once for each."""
+        status, mode = self.progress[stage.name].status, self.definition.stages[stage.name].mode
+        # The first batch of a query takes in what had gathered before, and says little of what comes after.
+        if mode != "auto" or status.commits <= max(stage.judged, stage.committed + 1):
+            return False
+        stage.judged = status.commits
+        try:
+            lag = distance(status.offsets, self._ends(stage))
+        except UnreachableError as error:
+            log.warning("%s: how far it is behind is not known: %s", stage.name, error)
+            return False
+        if not far(lag, status.processed_rate):
+            return False
+        log.info("stage %s is %s rows behind, at %.0f/s: on in batches", stage.name, lag, status.processed_rate)
+        return True
 
     def _is_near(self, stage: RunningStage) -> bool:
         """Whether a stage continues what was committed a moment ago, from sources that are read in one order.
@@ -564,6 +587,11 @@ class Work:
                 return False
             time.sleep(0.02)
         return True
+
+
+def far(lag: int, rate: float) -> bool:
+    """Whether a live stage is too far behind to get there in real time: rows left to read, and rows read a second."""
+    return lag > FAR_S * max(rate, FEW_ROWS)
 
 
 def _finished(stage: RunningStage) -> bool:

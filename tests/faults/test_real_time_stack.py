@@ -1,12 +1,14 @@
-"""Real-time stages: an event counts once through each change of mode, a killed driver, and a sink that is away."""
+"""Real-time stages: an event counts once through each change of mode, and with any process or server gone."""
 
 from __future__ import annotations
 
+import random
 import re
 import time
 from collections.abc import Iterator
 from contextlib import closing
 
+import psutil
 import pytest
 
 from fresh_job import FreshJob, publish_quickly, wait_for
@@ -51,7 +53,7 @@ def begun(stack, operator, tmp_path, versions: dict[str, tuple[str, tuple]]) -> 
 @pytest.fixture
 def two(stack, operator, tmp_path) -> Iterator[FreshJob]:
     """``avg_1s`` and ``vol_1s`` in batches; ``live`` has them in real time."""
-    batch = (*TWO, (re.compile("mode: realtime"), "mode: batch"))
+    batch = (*TWO, (re.compile("mode: auto"), "mode: batch"))
     yield from begun(stack, operator, tmp_path, {"batch": ("v3", batch), "live": ("v3", TWO)})
 
 
@@ -59,6 +61,12 @@ def two(stack, operator, tmp_path) -> Iterator[FreshJob]:
 def final(stack, operator, tmp_path) -> Iterator[FreshJob]:
     """v2, all of whose results are final; ``v3`` has them in real time."""
     yield from begun(stack, operator, tmp_path, {"final": ("v2", ()), "v3": ("v3", ())})
+
+
+@pytest.fixture
+def lasting(stack, operator, tmp_path) -> Iterator[FreshJob]:
+    """v3, for faults that meet its servers."""
+    yield from begun(stack, operator, tmp_path, {"v3": ("v3", ())})
 
 
 @pytest.fixture
@@ -139,6 +147,54 @@ def test_a_stage_that_reads_another_counts_each_event_once_through_kills_and_sto
     is_live(job)
     invariant(job, start)
     gapless(job, from_ms)
+
+
+def test_live_stages_outlive_each_process_and_server_and_catch_up_in_batches(lasting, servers, seed):
+    job = lasting
+    is_live(job)
+    start, from_ms = mark(job), int(time.time() * 1000)
+
+    executor = random.Random(seed).choice(executors(job))
+    executor.kill()
+    wait_for(lambda: not executor.is_running() or executor.status() == psutil.STATUS_ZOMBIE, 60, "its end")
+    goes_on(job)
+    invariant(job, start)
+
+    servers.kill("kafka")
+    goes_on(job)
+    servers.stop("minio")
+    servers.start("minio")
+    goes_on(job)
+    invariant(job, start)
+
+    with job.trades(rate=200_000, symbols=20):  # as fast as it can: faster than any stage reads in real time
+        wait_for(lambda: "catching up" in phases(job).values(), 300, "a stage that has gone back to batches")
+    is_live(job)
+    invariant(job, start)
+    gapless(job, from_ms)
+
+
+def executors(job: FreshJob) -> list[psutil.Process]:
+    """The processes that run a job's tasks."""
+    application = job.status().app_id
+    return [
+        item
+        for item in psutil.process_iter(["cmdline"])
+        if "--app-id" in (line := item.info["cmdline"] or ()) and application in line
+    ]
+
+
+def goes_on(job: FreshJob) -> None:
+    """Each stage gives results of what comes from now on, in real time."""
+    present = job.end()
+    wait_for(
+        lambda: all(
+            stage.phase == "live" and stage.offsets.get("trades", {}).get("0", present) >= present
+            for stage in job.status().stages.values()
+        ),
+        300,
+        "all stages in real time, beyond what was there",
+    )
 
 
 @pytest.mark.long

@@ -1,10 +1,11 @@
-"""What is remembered of a stage's failures."""
+"""What is remembered of a stage's failures, and when a live one is too far behind."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from streamops_runtime.stages import RunningStage, forgive
+from streamops_runtime.work import far
 
 NO_GATE: Any = None
 
@@ -22,3 +23,14 @@ def test_a_stage_that_has_committed_since_is_forgiven() -> None:
     stage.failed(commits=2)
     forgive([stage], {"stage": 3})
     assert (stage.restarts, stage.failures) == (0, 1)
+
+
+def test_a_live_stage_is_far_behind_when_it_reads_half_a_minute_to_get_there() -> None:
+    assert not far(lag=0, rate=0.0)
+    assert not far(lag=200_000, rate=10_000)
+    assert far(lag=400_000, rate=10_000)
+
+
+def test_marks_of_transactions_and_a_quiet_source_are_no_reason_to_leave_real_time() -> None:
+    assert not far(lag=2, rate=0.0)
+    assert not far(lag=1_000, rate=0.2)

@@ -134,9 +134,10 @@ def test_a_stage_that_can_run_in_real_time_passes(spark: SparkSession, real_time
         ("v1.yaml", "kafka: {topic: clicks}", "csv_tail: {directory: /tmp}", "source clicks is not of Kafka"),
         ("v1.yaml", "tags: [page]", "tags: [share]", "tag share is double"),
         ("clicks.py", "clicks.groupBy", "clicks.limit(5).groupBy", "Limit"),
+        ("clicks.py", 'F.window("time", "1 minute")', 'F.session_window("time", "1 minute").alias("window")', "ession"),
         ("clicks.py", '"page", "value"', 'F.udf(lambda name: name)("page").alias("page"), "value"', "EvalPython"),
     ],
-    ids=["another source", "a tag that is no text", "an operator", "a Python function"],
+    ids=["another source", "a tag that is no text", "an operator", "session windows", "a Python function"],
 )
 def test_a_stage_that_cannot_run_in_real_time_is_refused_with_the_reason(
     spark: SparkSession, real_time: Path, file: str, old: str, new: str, says: str

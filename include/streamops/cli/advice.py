@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from streamops.model.records import FINAL, LIVE, DriverStatus, Offsets, StageStatus, State
+from streamops.model.records import FINAL, LIVE, DriverStatus, Offsets, StageStatus, State, distance
 
 SILENT_S = 15.0  # a driver publishes about once a second; this long without a word is worth a look
 BUSY = 0.85  # of the time between two batches spent inside one
@@ -98,15 +98,15 @@ def advise(look: Look, earlier: Look | None = None, *, should_run: bool = False)
 
 def _flow(name: str, stage: StageStatus, look: Look, earlier: Look | None) -> StageFlow:
     asked = bool(stage.offsets.keys() & look.ends.keys())  # else the driver alone knows, as of a feed
-    lag = _distance(stage.offsets, look.ends) if asked else stage.lag
+    lag = distance(stage.offsets, look.ends) if asked else stage.lag
     rate_in, rate_out = stage.input_rate, min(stage.input_rate, stage.processed_rate)
     if earlier and asked and (seconds := (look.at - earlier.at).total_seconds()) > 0:
         read = {source: ends for source, ends in look.ends.items() if source in stage.offsets}
-        rate_in = _distance(earlier.ends, read) / seconds
+        rate_in = distance(earlier.ends, read) / seconds
         before = earlier.status.stages.get(name)
         if before and before.last_commit and stage.last_commit and stage.last_commit > before.last_commit:
             span = (stage.last_commit - before.last_commit).total_seconds()
-            rate_out = _distance(before.offsets, stage.offsets) / span
+            rate_out = distance(before.offsets, stage.offsets) / span
     live = stage.phase == LIVE  # a batch in real time lasts as long as it should, and says nothing of the work in it
     busy = min(1.0, stage.input_rate / stage.processed_rate) if stage.processed_rate > 0 and not live else 0.0
     late = rate_in * (LIVE_LATE_S if live else max(LATE_S, BATCHES * stage.batch_ms / 1000))
@@ -177,16 +177,6 @@ def _remarks(status: DriverStatus) -> tuple[str, ...]:
             f"{refused:,} points were refused by a sink and put aside: 'streamops quarantine list {status.job}'."
         )
     return tuple(found)
-
-
-def _distance(start: Offsets, end: Offsets) -> int:
-    """Rows between two positions, over the sources and partitions that both know."""
-    return sum(
-        max(0, offset - start[source][partition])
-        for source, partitions in end.items()
-        for partition, offset in partitions.items()
-        if partition in start.get(source, {})
-    )
 
 
 def _texts(*texts: str) -> tuple[str, ...]:

@@ -226,18 +226,24 @@ class Stage(_Model):
     """A part of the job that owns state; its name is the identity of the state."""
 
     # In real time each row passes as it comes, and results are there in tenths of a second instead of seconds.
-    mode: Literal["batch", "realtime"] = "batch"
+    # ``auto`` goes back to batches for as long as the stage is so far behind that these get there sooner.
+    mode: Literal["batch", "realtime", "auto"] = "batch"
     output: Literal["append", "update"] = "append"
     sinks: Annotated[tuple[Sink, ...], Field(min_length=1)]
     recount: Recount | None = None
 
     @model_validator(mode="after")
     def _real_time(self) -> Stage:
-        if self.mode == "realtime" and self.output != "update":
-            raise ValueError("mode: realtime gives each result as it changes, so it needs output: update")
-        if self.mode == "realtime" and (len(self.sinks) != 1 or self.sinks[0].influxdb is None):
-            raise ValueError("mode: realtime writes a point again when it changes, so it needs one sink, influxdb")
+        if self.realtime and self.output != "update":
+            raise ValueError(f"mode: {self.mode} gives each result as it changes, so it needs output: update")
+        if self.realtime and (len(self.sinks) != 1 or self.sinks[0].influxdb is None):
+            raise ValueError(f"mode: {self.mode} writes a point again when it changes, so it needs one sink, influxdb")
         return self
+
+    @property
+    def realtime(self) -> bool:
+        """Whether it runs in real time, always or where it can."""
+        return self.mode != "batch"
 
 
 class Resources(_Model):
@@ -326,10 +332,10 @@ class Definition(_Model):
             read = self.stages.get(source.stage.name)
             if read is None:
                 raise ValueError(f"sources.{name}.stage: there is no stage {source.stage.name}")
-            if read.mode != "realtime":
+            if not read.realtime:
                 raise ValueError(
                     f"sources.{name}.stage: stage {source.stage.name} runs in batches; only a stage with "
-                    "mode: realtime can be read by another"
+                    "mode: realtime or auto can be read by another"
                 )
         for name, stage in self.stages.items():
             if stage.recount and stage.recount.source not in self.sources:
@@ -357,7 +363,7 @@ class Definition(_Model):
     @property
     def realtime(self) -> bool:
         """Whether any stage runs in real time."""
-        return any(stage.mode == "realtime" for stage in self.stages.values())
+        return any(stage.realtime for stage in self.stages.values())
 
     @property
     def spark_settings(self) -> dict[str, Param]:

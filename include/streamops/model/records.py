@@ -16,6 +16,15 @@ from streamops.model.stored import Part, Stored
 Offsets = dict[str, dict[str, int]]  # source -> partition -> next offset to read
 
 
+def distance(start: Offsets, end: Offsets) -> int:
+    """Events between two positions; a partition that only one of them knows counts nothing."""
+    return sum(
+        max(0, end.get(source, {}).get(partition, offset) - offset)
+        for source, partitions in start.items()
+        for partition, offset in partitions.items()
+    )
+
+
 class State(StrEnum):
     """States of a job as shown everywhere."""
 

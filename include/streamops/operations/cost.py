@@ -7,7 +7,7 @@ from datetime import datetime
 
 from streamops.model.definitions import Definition
 from streamops.model.manifest import Manifest
-from streamops.model.records import Offsets
+from streamops.model.records import Offsets, distance
 from streamops.model.stored import Part
 from streamops.recount.report import moment
 from streamops.store import jobs
@@ -33,15 +33,6 @@ class Cost(Part):
     frozen: tuple[str, ...] = ()
     stands: dict[str, Offsets] = {}
     exact: bool = True
-
-
-def distance(start: Offsets, end: Offsets) -> int:
-    """Events between two positions; a partition that only one of them knows counts nothing."""
-    return sum(
-        max(0, end.get(source, {}).get(partition, offset) - offset)
-        for source, partitions in start.items()
-        for partition, offset in partitions.items()
-    )
 
 
 def begins(manifest: Manifest, stage: str) -> Offsets:

@@ -14,7 +14,7 @@ from streamops import snapshots
 from streamops.model.definitions import Definition
 from streamops.model.errors import CheckpointError, NotFoundError, RefusedError, UnhealthyError
 from streamops.model.manifest import Manifest
-from streamops.model.records import FINAL, Deployment, DriverStatus, Offsets, now
+from streamops.model.records import FINAL, Deployment, DriverStatus, Offsets, distance, now
 from streamops.operations import checks, cost, steps, undo
 from streamops.operations.context import StepContext
 from streamops.operations.cost import Cost
@@ -193,7 +193,7 @@ def assess_catch_up(
         return Health(False, status.reason or str(status.state), f"the driver ended: {status.reason or status.state}")
     stages = status.stages if status is not None and status.launch == launch else {}
     behind = {
-        name: cost.distance(stages[name].offsets, end) if name in stages and stages[name].offsets else None
+        name: distance(stages[name].offsets, end) if name in stages and stages[name].offsets else None
         for name, end in wanted.items()
     }
     left = {name: events for name, events in behind.items() if events != 0}
@@ -219,7 +219,7 @@ def catch_up(context: StepContext) -> CaughtUp:
     status = jobs.status(context.ports.store, context.job, context.launch)
     begun = chosen(context)
     done = {
-        name: cost.distance(cost.begins(begun, name), stage.offsets)
+        name: distance(cost.begins(begun, name), stage.offsets)
         for name, stage in (status.stages if status else {}).items()
         if name in begun.stages
     }
@@ -232,7 +232,7 @@ def _final(context: StepContext, begun: Manifest) -> dict[str, int]:
     """Stage -> events between the snapshot and where the job stood when it stopped."""
     wanted = goal(context)
     return {
-        name: cost.distance(cost.begins(begun, name), wanted[name])
+        name: distance(cost.begins(begun, name), wanted[name])
         for name in context.version().definition.stages
         if name in begun.stages and name in wanted
     }

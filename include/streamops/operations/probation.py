@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from statistics import median
 
-from streamops.model.records import FINAL, DriverStatus, Offsets, State, now
+from streamops.model.records import FINAL, DriverStatus, Offsets, State, distance, now
 from streamops.operations.context import StepContext
-from streamops.operations.cost import distance
 from streamops.operations.facts import HandedOver
 from streamops.operations.health import Health, fails_repeatedly
 from streamops.spark import checkpoints

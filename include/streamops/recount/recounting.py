@@ -247,7 +247,7 @@ class _Planner:
                 self.left_out[name] = "it has not committed anything yet"
                 continue
             for read, tail in reversed(tails):
-                if self.definition.stages[read].mode == "realtime":
+                if self.definition.stages[read].realtime:
                     self._await_results(read, tail.watermark_ms or 0)
             end = next((tail.offsets[spec.source] for _, tail in tails if spec.source in tail.offsets), {})
             bound_ms = min(tail.watermark_ms or 0 for _, tail in tails)
