@@ -57,7 +57,15 @@ def test_what_comes_while_a_long_batch_is_under_way_is_no_falling_behind():
 def test_a_stage_in_real_time_is_not_busy_for_as_long_as_its_batch_lasts():
     live = {"phase": LIVE, "processed_rate": 10_000.0}
     found = advise(look(230_000, 3, a=stage(100_000, at=3, **live)), look(200_000, a=stage(100_000, **live)))
-    assert (flow(found, "a").busy, flow(found, "a").catch_up_s) == (0.0, 0.0)  # 13 s since its last commit
+    assert (flow(found, "a").busy, flow(found, "a").catch_up_s) == (None, 0.0)  # 13 s since its last commit
+    assert found.next_step == "Nothing to do."
+
+
+def test_a_stage_whose_batches_follow_each_other_at_once_is_not_told_to_take_more_cores():
+    """It is inside one all the time, however little there is to read."""
+    few = {"unpaced": True, "input_rate": 90.0, "processed_rate": 90.0, "batch_ms": 400}
+    found = advise(look(1_090, 1, a=stage(1_060, at=0.9, **few)), look(1_000, a=stage(970, **few)))
+    assert flow(found, "a").busy is None
     assert found.next_step == "Nothing to do."
 
 

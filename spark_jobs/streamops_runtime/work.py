@@ -511,6 +511,7 @@ class Work:
     def _status(self, stage: RunningStage) -> StageStatus:
         """What Spark reports of a stage, and what only its driver knows."""
         own: dict[str, Any] = {"phase": stage.phase or "", "failures": stage.failures}
+        own |= {"unpaced": isinstance(stage.gate, Gate) and not self.definition.trigger and stage.gate.pace is None}
         own |= {"outputs": stage.gate.outputs, "last_output": stage.gate.last_output}
         own |= {"refused_rows": stage.gate.refused}
         return self.progress[stage.name].status.model_copy(update=own)

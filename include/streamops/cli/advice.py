@@ -42,7 +42,7 @@ class StageFlow:
     rate_in: float
     rate_out: float
     lag: int
-    busy: float  # share of the time between batches that is spent inside one; 1.0 is the limit
+    busy: float | None  # share of the time that it works, 1.0 is the limit; None where that says nothing of the load
     catch_up_s: float | None  # 0 when it keeps up, None when it does not catch up at this rate
 
 
@@ -91,7 +91,7 @@ def advise(look: Look, earlier: Look | None = None, *, should_run: bool = False)
         return Advice(None, (), "Wait for the first batch of every stage.", (reason,))
     usable = earlier if earlier and earlier.status.holder == status.holder else None
     flows = tuple(_flow(name, stage, look, usable) for name, stage in sorted(status.stages.items()))
-    limiting = max(flows, key=lambda flow: (flow.catch_up_s != 0.0, flow.busy, flow.lag))
+    limiting = max(flows, key=lambda flow: (flow.catch_up_s != 0.0, flow.busy or 0.0, flow.lag))
     step, reasons = _next(limiting, status.stages[limiting.stage], status)
     return Advice(limiting.stage, flows, step, reasons + _remarks(status))
 
@@ -108,7 +108,9 @@ def _flow(name: str, stage: StageStatus, look: Look, earlier: Look | None) -> St
             span = (stage.last_commit - before.last_commit).total_seconds()
             rate_out = distance(before.offsets, stage.offsets) / span
     live = stage.phase == LIVE  # a batch in real time lasts as long as it should, and says nothing of the work in it
-    busy = min(1.0, stage.input_rate / stage.processed_rate) if stage.processed_rate > 0 and not live else 0.0
+    busy = None
+    if stage.processed_rate > 0 and not live and not stage.unpaced:
+        busy = min(1.0, stage.input_rate / stage.processed_rate)
     late = rate_in * (LIVE_LATE_S if live else max(LATE_S, BATCHES * stage.batch_ms / 1000))
     catch_up = 0.0 if lag <= late else _catch_up(rate_in, rate_out, stage.processed_rate, lag)
     return StageFlow(name, rate_in, rate_out, lag, busy, catch_up)
@@ -137,6 +139,8 @@ def _next(flow: StageFlow, stage: StageStatus, status: DriverStatus) -> tuple[st
             f"Wait about {flow.catch_up_s:.0f} s; nothing to do.",
             _texts(f"{flow.stage} is {flow.lag:,} rows behind and catches up.", spent),
         )
+    if flow.busy is None:
+        return "Nothing to do.", _texts("Every stage keeps up.")
     if flow.busy > BUSY:
         return (
             "Nothing now; before the traffic grows, raise resources.cores in the definition.",

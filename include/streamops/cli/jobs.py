@@ -149,7 +149,7 @@ def stages(status: DriverStatus, advice: Advice) -> None:
             f"{flow.lag:,}",
             "never" if flow.catch_up_s is None else console.duration(flow.catch_up_s) if flow.catch_up_s else "now",
             "real time" if stage.phase == LIVE else f"{stage.batch_ms} ms",
-            "" if stage.phase == LIVE else f"{flow.busy:.0%}",
+            "" if flow.busy is None else f"{flow.busy:.0%}",
             f"{stage.state_rows:,}",
             f"{stage.late_rows:,}",
             console.when(stage.last_commit),

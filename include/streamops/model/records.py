@@ -208,6 +208,7 @@ class StageStatus(Part):
     input_rate: float = 0.0
     processed_rate: float = 0.0
     batch_ms: int = 0
+    unpaced: bool = False  # a batch follows the one before at once, however little there is to read
     watermark_ms: int | None = None
     late_rows: int = 0  # of this driver process
     malformed_rows: int = 0
