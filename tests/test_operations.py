@@ -40,7 +40,7 @@ def test_a_way_back_has_only_steps_that_there_are(runbook: Runbook) -> None:
 
 def test_the_switch_of_an_upgrade_is_one_task_and_writes_the_manifest_before_it_hands_over() -> None:
     names = [step.name for step in RUNBOOKS["upgrade_job"].steps if step.task == "switch"]
-    assert names == ["request_stop", "await_stop", "export_and_restore", "commit_manifest", "hand_over"]
+    assert names == ["request_stop", "await_stop", "export_and_restore", "commit_manifest", "hand_over", "keep"]
 
 
 def test_an_unknown_runbook_is_refused_with_those_there_are() -> None:

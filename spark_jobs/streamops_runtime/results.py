@@ -25,7 +25,7 @@ from pyspark.sql.types import DoubleType, FloatType, IntegralType, StructType
 from streamops.clients.kafka import READER, Ledger
 from streamops.model.definitions import InfluxSink
 from streamops.model.errors import LeaseLostError, StreamOpsError, UnreachableError
-from streamops.model.records import EarlierRun, Lease, ResultsPosition, now
+from streamops.model.records import EarlierRun, Lease, ResultsPosition, Shadow, now
 from streamops.model.results import SEPARATOR, columns, mark, state_partition, time_ms
 from streamops.store import documents, keys
 from streamops.store.object_store import ObjectStore
@@ -179,6 +179,9 @@ class Results:
         lease: the lease that this driver holds.
         feed: what other stages read.
         reads: the results of the stage that this one reads; it knows which of the points are over.
+        deployment: whose results they are.
+        shadow: this driver may not write yet, and only hands on to the deployment's own feed what its queries give.
+        standby: whether a version stands by, whose results the topic must keep.
         last: no run comes after this one, so that at its end also points are written whose windows are not over.
         needs: columns that a result must have; the version before may have given others.
     """
@@ -196,6 +199,9 @@ class Results:
         feed: Feed | None = None,
         reads: Results | None = None,
         *,
+        deployment: int = 0,
+        shadow: Shadow | None = None,
+        standby: Callable[[], bool] = lambda: False,
         last: bool = False,
         needs: Collection[str] = (),
     ) -> None:
@@ -212,6 +218,9 @@ class Results:
         self.feed, self._reads = feed, reads
         self._window_ms, self._ahead_ms, self._last, self._needs = 0, 1, last, set(needs)
         self._ledger = Ledger.at(servers)
+        self._deployment, self._shadow, self._standby = deployment, shadow, standby
+        self._waiting: Shadow | None = None  # results of this deployment that were given before it might write
+        self._again = False  # the topic is to be read again from the position on
         self._position = ResultsPosition(job=job, stage=stage)
         self._saving = threading.Lock()
         self._holding = threading.Lock()  # points that wait, between the driver's thread and this stage's own
@@ -268,6 +277,12 @@ class Results:
         end = self._ledger.end_offsets(self.topic)["0"]
         found = documents.read(self._store, self._key, ResultsPosition)
         self._position = found.value if found else self._position
+        if self._shadow:
+            own = {"epoch": self._shadow.epoch, "run": self._shadow.run, "offset": self._shadow.since, "before": ()}
+            own |= {"behind": tuple(self._position.reached)}
+            self._position = self._position.model_copy(update=own)
+        elif (left := self._left()) and left.deployment == self._deployment > self._position.deployment:
+            self._waiting = left
         self._next = min(max(begin, self._position.offset), end)  # beyond the end if someone made the topic anew
         self._position = self._position.model_copy(update={"offset": self._next})
         self._points.begin_again(self._position.reached)
@@ -305,7 +320,14 @@ class Results:
             offset, last = points.first_offset(self._next), self._position
             before = (*last.before, EarlierRun(epoch=last.epoch, run=last.run, until=self._next))
             update = {"offset": offset, "before": before, "reached": reached, "behind": tuple(reached)}
-            self._save(epoch=epoch, run=run, **update)
+            if kept and (waiting := self._waiting):
+                update["offset"] = min(offset, waiting.since)
+                if (epoch, run) != (waiting.epoch, waiting.run):  # its queries have ended
+                    ended = EarlierRun(epoch=waiting.epoch, run=waiting.run, until=self._next)
+                    update["before"] = (*before, ended)
+                self._again = True
+            self._save(deployment=self._deployment, epoch=epoch, run=run, **update)
+            self._waiting = None
             points.begin_again(reached)
             self._points = points
 
@@ -357,6 +379,9 @@ class Results:
         assert self._consumer is not None
         flushed = saved = trimmed = came = time.monotonic()
         while not self._end.is_set():
+            if self._again:
+                self._again = False
+                self._rewind()
             messages = self._consumer.consume(_TAKEN, FLUSH_S / 2)
             moment = time.monotonic()
             if messages:
@@ -378,12 +403,7 @@ class Results:
                 if self.feed is not None:
                     self._look_back(self.feed)
                     self.feed.save()
-                with self._holding:
-                    points = self._points
-                    update = {"offset": points.first_offset(self._next), "reached": points.reached}
-                    # What this run has passed it has passed, also where its results are read once more.
-                    update["behind"] = tuple(part for part in points.behind if part in self._position.behind)
-                self._save(keep_trying=not settling, **update)
+                self._remember(keep_trying=not settling)
                 saved = moment
             if settling:
                 self._settling, self._goal = False, None
@@ -393,6 +413,16 @@ class Results:
                 if self.feed is not None:
                     self.feed.trim(moment)
                 trimmed = moment
+
+    def _remember(self, *, keep_trying: bool) -> None:
+        """Store how far the topic was read, unless it is to be read again."""
+        with self._holding:
+            if self._again:
+                return
+            update = {"offset": self._points.first_offset(self._next), "reached": self._points.reached}
+            # What this run has passed it has passed, also where its results are read once more.
+            update["behind"] = tuple(part for part in self._points.behind if part in self._position.behind)
+            self._save(keep_trying=keep_trying, **update)
 
     def _look_back(self, feed: Feed) -> None:
         """Tell the feed what was committed, once all that the stage had given by then is handed on."""
@@ -484,6 +514,9 @@ class Results:
         Raises:
             LeaseLostError: a later writer has stored its own.
         """
+        if self._shadow:
+            self._position = self._position.model_copy(update=update)
+            return
         epoch = self._lease().epoch
 
         def saved(old: ResultsPosition | None) -> ResultsPosition:
@@ -508,5 +541,16 @@ class Results:
 
     def _trim(self) -> None:
         """Let Kafka delete what was written; what does not work now is done next time."""
+        if self._shadow:
+            return
+        written = self._position.offset  # before it is asked who stands by: a shadow's results all come later
         with suppress(StreamOpsError):
-            self._ledger.delete_records(self.topic, 0, self._position.offset)
+            if self._standby() and (others := self._left()) and others.deployment > self._deployment:
+                written = min(written, others.since)
+            self._check()  # one that has just got the lease stands by no more, and has yet to read what it gave
+            self._ledger.delete_records(self.topic, 0, written)
+
+    def _left(self) -> Shadow | None:
+        """What a version gives, or has given, before it may write."""
+        found = documents.read(self._store, keys.shadow(self._position.job, self.stage), Shadow)
+        return found.value if found else None

@@ -35,6 +35,7 @@ from streamops.settings import Settings
 from streamops.store import documents, keys, leases
 from streamops.store.object_store import ObjectStore
 from streamops_runtime import second_driver, session
+from streamops_runtime.shadow import ShadowRun
 from streamops_runtime.shipping import Shipper, quiet, set_levels
 from streamops_runtime.work import Work
 
@@ -149,12 +150,12 @@ class Driver:
         if role == "standby":
             work.warm_up()
             self.mark("warm_up")
-            word = self.stand_by()
+            word = self.stand_by(work)
             self.mark("standby")
             if word is not None:
                 return self.end(State.STOPPED, word)
-            # Where new stages begin is known only since the old version stopped.
-            work.begin_at(self.patiently(self.deployment))
+            if work.shadow is None:  # where new stages begin is known only since the old version stopped
+                work.begin_at(self.patiently(self.deployment))
         if second:
             try:
                 self.be_second(work)
@@ -211,8 +212,12 @@ class Driver:
             log.warning("command %r of %s is not known to this release: left alone", said.command, said.operation)
         return said.command
 
-    def stand_by(self) -> str | None:
-        """Wait for the word to run; None when it came, else the reason to end."""
+    def stand_by(self, work: Work) -> str | None:
+        """Wait for the word to run, in shadow once that is asked for; None when it came, else the reason to end.
+
+        Raises:
+            UnhealthyError: a stage failed in shadow.
+        """
         log.info("standby: warm, waiting for its word")
         self.launch.begun()
         last = 0.0
@@ -220,13 +225,19 @@ class Driver:
             command = self.command()
             if command == "stop":
                 return "dismissed from standby"
+            if command == "shadow" and work.shadow is None:
+                log.info("standby: runs in shadow")
+                work.begin_at(self.patiently(self.deployment))
+                work.shadow = ShadowRun(work)
+            if work.shadow:
+                work.shadow.look()
             if command == "run" or time.monotonic() - last > 2:
                 role = self.role(self.patiently(self.record))
                 if role == "writer":
                     return None
                 if role == "none":
                     return "the job record does not name this standby any more"
-                self.publish(State.STANDBY)
+                self.publish(State.STANDBY, **({"stages": work.statuses()} if work.shadow else {}))
                 last = time.monotonic()
             time.sleep(_LOOK_S / 2)
 

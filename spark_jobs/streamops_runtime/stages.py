@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
 from streamops.model.definitions import Definition
-from streamops.model.records import LIVE, Deployment, Offsets
+from streamops.model.records import LIVE, SHADOW, Deployment, Offsets
 from streamops_runtime.code import StageFunction
 from streamops_runtime.gate import Gate, gate_time_column
 from streamops_runtime.pace import Pace
@@ -34,6 +34,7 @@ class Phase(StrEnum):
     SETTLING = "settling"  # writes what its last query has given
     CATCHING_UP = "catching up"  # reads in batches up to the present
     LIVE = LIVE
+    SHADOW = SHADOW  # live, and not counted until its version may write
 
 
 @dataclass
@@ -129,7 +130,7 @@ def start(
         .option("checkpointLocation", checkpoint)
     )
     if isinstance(stage.gate, Results):
-        live = stage.phase is Phase.LIVE
+        live = stage.phase in (Phase.LIVE, Phase.SHADOW)
         stage.gate.begin(live=live)
         writer = to_topic(writer, servers, stage.gate.topic, LIVE_BATCH if live else None)
     else:

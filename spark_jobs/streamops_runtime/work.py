@@ -23,18 +23,30 @@ from streamops.model.errors import (
     UnhealthyError,
     UnreachableError,
 )
-from streamops.model.records import Deployment, Lease, Offsets, ResultsPosition, StageStatus, State, distance
+from streamops.model.records import (
+    SHADOW_RUN,
+    Deployment,
+    Lease,
+    Offsets,
+    ResultsPosition,
+    Shadow,
+    StageStatus,
+    State,
+    distance,
+)
 from streamops.settings import Settings
 from streamops.spark import checkpoints
 from streamops.store import documents, jobs, keys, leases
 from streamops.store.documents import Versioned
 from streamops.store.object_store import ObjectStore
 from streamops.versions import artifacts, verdicts
+from streamops.versions.fingerprints import Window
 from streamops_runtime import code, placement, repartition, stages, warmup
 from streamops_runtime.feed import Feed
 from streamops_runtime.gate import Gate, StopAtBoundary, gate_time_column
 from streamops_runtime.plan_walk import windows
 from streamops_runtime.results import Results, encoded
+from streamops_runtime.shadow import ShadowRun
 from streamops_runtime.sinks import open_sinks
 from streamops_runtime.stages import Phase, RunningStage
 from streamops_runtime.status import ProgressListener, StageProgress
@@ -92,9 +104,11 @@ class Work:
         self.placement = placement.Placement()
         self.warm: placement.Warm | None = None
         self.looked = 0.0
+        self.windows: dict[str, Window | None] = {}  # of real-time stages
         self.continued: dict[str, int] = {}  # stages that continue a checkpoint
         self.moved: set[str] = set()  # of those, the ones whose state lies in another number of partitions now
         self.ledger = Ledger.at(settings.kafka_bootstrap_servers)  # of the driver's own thread
+        self.shadow: ShadowRun | None = None  # the queries run, and may not write yet
 
     def prepare(self) -> None:
         """Everything that needs no lease: code, sinks and the listener.
@@ -131,27 +145,28 @@ class Work:
             if not isinstance(stage.gate, Results):
                 continue
             plan = known.get(stage.name)
-            found = (
-                [operator.window for operator in plan.operators] if plan else windows(self.spark, self._frame(stage))
-            )
-            stage.gate.know(next((window for window in found if window), None))
+            found = [operator.window for operator in plan.operators] if plan else windows(self.spark, self.frame(stage))
+            self.windows[stage.name] = next((window for window in found if window), None)
+            stage.gate.know(self.windows[stage.name])
 
     def _gate(self, name: str) -> Gate | Results:
         """The way from a stage to its sinks."""
         if self.definition.stages[name].realtime:
-            servers, sink = self.settings.kafka_bootstrap_servers, self.definition.stages[name].sinks[0].influxdb
-            add = self.definition.feeding.get(name)
-            feed = None
-            if add and sink:
-                job, number = self.launch.job, self.launch.deployment
-                feed = Feed(job, name, number, servers, self.store, sink, add)
             before = code.reads(self.definition, self.functions[name])
             others = {stage.name: stage.gate for stage in self.stages}
             read = next((gate for stage in before if isinstance(gate := others[stage], Results)), None)
-            return self._way_out(name, feed=feed, reads=read)
+            return self._way_out(name, feed=self.feed(name), reads=read)
         sinks = open_sinks(self.settings, self.definition, name, self.store)
         column = gate_time_column(self.definition.stages[name].sinks)
         return Gate(name, sinks, self.check_lease, self.stopping, time_column=column)
+
+    def feed(self, name: str) -> Feed | None:
+        """The way from a stage to those that read it."""
+        add, sink = self.definition.feeding.get(name), self.definition.stages[name].sinks[0].influxdb
+        if not add or not sink:
+            return None
+        job, number, servers = self.launch.job, self.launch.deployment, self.settings.kafka_bootstrap_servers
+        return Feed(job, name, number, servers, self.store, sink, add)
 
     def _way_out(self, name: str, **more: Any) -> Results:
         """The way from a stage's results topic to its sinks."""
@@ -166,8 +181,30 @@ class Work:
             self.check_lease,
             self._held,
             needs=needs | set(self.definition.feeding.get(name, ())),
+            deployment=self.launch.deployment,
+            standby=self._stands_by,
             **more,
         )
+
+    def reader(self, name: str, shadow: Shadow) -> Results:
+        """What hands on the results of a stage while nothing may be written."""
+        servers = self.settings.kafka_bootstrap_servers
+        return Results(
+            self.launch.job,
+            name,
+            servers,
+            self.store,
+            (),
+            lambda: None,
+            self._held,
+            feed=self.feed(name),
+            shadow=shadow,
+        )
+
+    def _stands_by(self) -> bool:
+        """Whether the next version of the job stands by."""
+        record = jobs.record(self.store, self.launch.job)
+        return record is not None and record.standby is not None
 
     def _held(self) -> Lease:
         """The lease that this driver holds. Raises LeaseLostError."""
@@ -220,6 +257,9 @@ class Work:
         driver.publish(State.STARTING, epoch=held.value.epoch)
         job, number, epoch = self.launch.job, self.launch.deployment, held.value.epoch
         names = list(self.definition.stages)
+        if self.shadow:
+            self.shadow.end(go_on=self.shadow.epoch == epoch)
+            self.shadow = None
         self.continued = driver.patiently(
             lambda: checkpoints.prepare_epoch(self.store, job, number, epoch, names, log.info)
         )
@@ -227,7 +267,7 @@ class Work:
         for results in self._results():
             driver.patiently(results.open)
         held = self._write_leftovers(driver, held)
-        for name in names:
+        for name in (stage.name for stage in self.stages if stage.query is None):
             key = keys.stage(job, number, epoch, name)
             if repartition.fit(self.spark, self.store, name, key, self.definition.resources.state_partitions):
                 self.moved.add(name)
@@ -282,14 +322,14 @@ class Work:
     def _results(self) -> Iterator[Results]:
         yield from (stage.gate for stage in self.stages if isinstance(stage.gate, Results))
 
-    def _frame(self, stage: RunningStage) -> DataFrame:
+    def frame(self, stage: RunningStage) -> DataFrame:
         return stages.build(
             self.spark,
             self.definition,
             self.functions[stage.name],
             self._places(),
             self.deployment,
-            live=stage.phase is Phase.LIVE,
+            live=stage.phase in (Phase.LIVE, Phase.SHADOW),
         )
 
     def _places(self) -> Places:
@@ -337,20 +377,27 @@ class Work:
             return
         status = self.progress[stage.name].status
         reads = stage.query is not None and stage.phase in (Phase.CATCHING_UP, Phase.LIVE)
-        if reads and status.commits > stage.committed and _reach(status.offsets, stage.ends):
+        if reads and self.has_read_again(stage):
             stage.gate.read_again()
         if stage.phase is Phase.SETTLING and stage.gate.settled:
             kept = stage.run > 0 or stage.name in self.continued
+            goes_on = stage.query is not None and stage.query.isActive  # a shadow that may write from now on
+            run = SHADOW_RUN if goes_on else stage.run + 1
             try:
-                near = kept and not stage.far and self._is_near(stage)
-                stage.ends = self._ends(stage)
-                stage.gate.allow(self._held().epoch, stage.run + 1, kept=kept)
+                near = goes_on or (kept and not stage.far and self._is_near(stage))
+                stage.ends = self.ends(stage)
+                stage.gate.allow(self._held().epoch, run, kept=kept)
             except UnreachableError as error:
                 log.warning("%s starts later: %s", stage.name, error)
                 return
-            stage.run, stage.far = stage.run + 1, False
+            stage.run, stage.far = run, False
             stage.phase = Phase.LIVE if near else Phase.CATCHING_UP
-            self._query(stage)
+            if goes_on:
+                stage.committed, stage.written = status.commits, stage.gate.outputs
+                stage.gate.begin(live=True)
+                log.info("stage %s goes on: it may write", stage.name)
+            else:
+                self._query(stage)
         elif stage.gate.failure is not None:
             stages.end(stage)
         elif stage.phase is Phase.CATCHING_UP and _finished(stage):
@@ -363,6 +410,11 @@ class Work:
             stages.end(stage)
             self._start(stage)
 
+    def has_read_again(self, stage: RunningStage) -> bool:
+        """Whether a stage has committed all that its sources held when its run began."""
+        status = self.progress[stage.name].status
+        return status.commits > stage.committed and _reach(status.offsets, stage.ends)
+
     def _falls_behind(self, stage: RunningStage) -> bool:
         """Whether a live stage is to go back to batches, as its last commit shows; asked once for each."""
         status, mode = self.progress[stage.name].status, self.definition.stages[stage.name].mode
@@ -371,7 +423,7 @@ class Work:
             return False
         stage.judged = status.commits
         try:
-            lag = distance(status.offsets, self._ends(stage))
+            lag = distance(status.offsets, self.ends(stage))
         except UnreachableError as error:
             log.warning("%s: how far it is behind is not known: %s", stage.name, error)
             return False
@@ -392,21 +444,25 @@ class Work:
             return False
         return time.time() - last.began_ms / 1000 < NEAR_S
 
-    def _ends(self, stage: RunningStage) -> Offsets:
+    def ends(self, stage: RunningStage) -> Offsets:
         """Where what a real-time stage reads ends now. Raises UnreachableError."""
         where, of = self._places().places, self.definition.sources
         names = self.functions[stage.name].sources
         return {name: self.ledger.end_offsets(where.get(name, of[name].address)) for name in names}
 
     def _query(self, stage: RunningStage) -> None:
-        key = keys.stage(self.launch.job, self.launch.deployment, self._held().epoch, stage.name)
+        self.query(stage, self._held().epoch)
+
+    def query(self, stage: RunningStage, epoch: int) -> None:
+        """Start a stage's query as its phase says. Raises DefinitionError: Spark refuses it."""
+        key = keys.stage(self.launch.job, self.launch.deployment, epoch, stage.name)
         checkpoint = f"s3a://{self.settings.s3_bucket}/{key}"
         checkpoints.drop_planned(self.store, key)
         try:
-            frame = self._frame(stage)
+            frame = self.frame(stage)
             sink = self.definition.stages[stage.name].sinks[0].influxdb
             if stage.phase and sink:
-                frame = encoded(frame, sink, self._held().epoch, stage.run)
+                frame = encoded(frame, sink, epoch, stage.run)
             servers = self.settings.kafka_bootstrap_servers
             stages.start(self.spark, self.definition, stage, frame, checkpoint, servers)
         except PySparkException as error:
@@ -495,7 +551,7 @@ class Work:
         return True
 
     def _tell(self, driver: Driver, state: State | None = None, reason: str = "") -> None:
-        statuses = {stage.name: self._status(stage) for stage in self.stages}
+        statuses = self.statuses()
         for name, pulled in self.pulled.items():
             if faults := read_faults(self._places(), pulled):
                 statuses[name] = statuses[name].model_copy(update={"source_faults": faults})
@@ -507,6 +563,10 @@ class Work:
             if waiting or down:
                 state, reason = State.RECOVERING, "; ".join(waiting + down)
         driver.publish(state, reason, stages=statuses)
+
+    def statuses(self) -> dict[str, StageStatus]:
+        """What there is to say of each stage."""
+        return {stage.name: self._status(stage) for stage in self.stages}
 
     def _status(self, stage: RunningStage) -> StageStatus:
         """What Spark reports of a stage, and what only its driver knows."""

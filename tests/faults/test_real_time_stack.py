@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 
+import confluent_kafka
 import psutil
 import pytest
 
@@ -167,11 +168,31 @@ def test_live_stages_outlive_each_process_and_server_and_catch_up_in_batches(las
     goes_on(job)
     invariant(job, start)
 
-    with job.trades(rate=200_000, symbols=20):  # as fast as it can: faster than any stage reads in real time
-        wait_for(lambda: "catching up" in phases(job).values(), 300, "a stage that has gone back to batches")
-    is_live(job)
+    paused = executors(job)
+    for executor in paused:
+        executor.suspend()
+    burst(job, 1_500_000)
+    for executor in paused:
+        executor.resume()
+    wait_for(lambda: "catching up" in phases(job).values(), 300, "a stage that has gone back to batches")
+    goes_on(job)
     invariant(job, start)
     gapless(job, from_ms)
+
+
+def burst(job: FreshJob, trades: int) -> None:
+    """Trades as fast as they can be written; until they can be read."""
+    producer = confluent_kafka.Producer({"bootstrap.servers": job.settings.kafka_bootstrap_servers, "linger.ms": 20})
+    for number in range(trades):
+        at = int(time.time() * 1000)
+        trade = f'{{"symbol":"AAPL","price":{100 + number % 7},"quantity":1,"time":{at}}}'
+        while True:
+            try:
+                producer.produce(job.name, trade)
+                break
+            except BufferError:
+                producer.poll(0.1)
+    assert producer.flush(60) == 0
 
 
 def executors(job: FreshJob) -> list[psutil.Process]:
@@ -195,6 +216,27 @@ def goes_on(job: FreshJob) -> None:
         300,
         "all stages in real time, beyond what was there",
     )
+
+
+def test_a_version_takes_over_without_a_gap(real_time, operator):
+    """It has run beside the old one; a kill of either before that is as if nothing had happened."""
+    job = real_time
+    is_live(job)
+    wait_for(lambda: job.read() > 20_000, 180, "some trades")
+    start, from_ms = mark(job), int(time.time() * 1000)
+    done = operator.run("upgrade_job", job.name, version="again", snapshot="switch", strategy="gapless")
+    assert job.runs("again")
+    assert done.facts("keep")["snapshot"] == "switch"
+    is_live(job)
+    invariant(job, start)
+    gapless(job, from_ms)
+
+    kill(job)  # what the version gave before it took over is counted once, also by the next driver
+    is_live(job)
+    invariant(job, start)
+    operator.run("rollback_job", job.name, snapshot="switch")
+    is_live(job)
+    invariant(job, start)
 
 
 @pytest.mark.long

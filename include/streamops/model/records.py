@@ -131,6 +131,7 @@ class ResultsPosition(Stored):
 
     job: str
     stage: str
+    deployment: int = 0  # whose queries give the results
     epoch: int = 0
     run: int = 0  # starts of the stage's query in this epoch, after a failure or a stop
     offset: int = 0  # the next result to read
@@ -147,6 +148,24 @@ class ResultsPosition(Stored):
         if value.startswith(results.mark(self.epoch, self.run)):
             return True
         return any(offset < item.until and value.startswith(results.mark(item.epoch, item.run)) for item in self.before)
+
+
+SHADOW_RUN = 1_000_000  # of an epoch; what is started after the lease was taken counts from 1
+
+
+class Shadow(Stored):
+    """A real-time stage of a version that runs before it may write: its results since then wait in the topic.
+
+    ``epoch`` is the one that it will write in, unless a driver takes the lease before. From ``since`` on, Kafka keeps
+    the results for as long as the version stands by. Whoever writes first for the deployment counts them.
+    """
+
+    job: str
+    stage: str
+    deployment: int
+    epoch: int
+    since: int
+    run: int = SHADOW_RUN
 
 
 class FeedPosition(Stored):
@@ -180,7 +199,7 @@ class FeedSlice(Stored):
     closed_ms: int | None = None
 
 
-Command = Literal["run", "stop"]
+Command = Literal["run", "stop", "shadow"]
 
 
 class Control(Stored):
@@ -192,12 +211,13 @@ class Control(Stored):
 
 
 LIVE = "live"  # the phase of a real-time stage in which each event passes as it comes
+SHADOW = "shadow"  # the same, before its version may write
 
 
 class StageStatus(Part):
     """What one stage has done. Rates in rows per second, durations in milliseconds, sizes in bytes."""
 
-    phase: str = ""  # of a real-time stage: settling, catching up, live
+    phase: str = ""  # of a real-time stage: shadow, settling, catching up, live
     batch_id: int = -1  # last committed
     commits: int = 0  # by this driver process
     quiet: bool = False  # completed a trigger and found no data

@@ -162,7 +162,7 @@ def export(context: StepContext, name: str | None) -> JobsKept:
             continue
         found = snapshots.find(context.ports.store, job.job, name)
         if found is None or found.operation != context.operation.id:
-            exported, _ = steps.export(job, "export", live=False)
+            exported, _ = steps.export(job, steps.attempt(job, "export"), live=False)
             record = job.operation.steps["export"].model_copy(update={"facts": exported.recorded()})
             told = replace(job, operation=job.operation.with_step("export", record))
             _, found = steps.commit_manifest(told, "export")

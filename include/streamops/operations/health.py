@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from streamops.model.records import FINAL, DriverStatus, Lease, State
+from streamops.model.records import FINAL, SHADOW, DriverStatus, Lease, State
 
 MOST_FAILURES = 3  # of one stage's query in the warm driver
 
@@ -71,6 +71,18 @@ def assess_standby(status: DriverStatus | None, launch: str) -> Health:
     if status.state is State.STANDBY:
         return Health(True, None, f"the driver on {status.host or 'its node'} is warm and waits for its word")
     return Health(False, None, f"the driver is {status.state}")
+
+
+def assess_shadow(status: DriverStatus | None, launch: str, stages: Iterable[str]) -> Health:
+    """In shadow: each stage has committed twice, the second time what came while it ran."""
+    if status is None or status.launch != launch:
+        return Health(False, None, f"launch {launch} has not reported yet: its driver is starting")
+    if status.state in FINAL:
+        return Health(False, status.reason or str(status.state), f"the driver ended: {status.reason or status.state}")
+    found = [(name, status.stages.get(name)) for name in stages]
+    if waiting := [name for name, stage in found if stage is None or stage.phase != SHADOW or stage.commits < 2]:
+        return Health(False, None, f"{', '.join(waiting)} has not read all there is yet")
+    return Health(True, None, "every stage runs in shadow")
 
 
 def assess_stop(status: DriverStatus | None, launch: str) -> Health:

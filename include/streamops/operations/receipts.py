@@ -104,7 +104,7 @@ def receipt(operation: Operation, state: str, ran: Mapping[str, Deployment] | No
 
 def _gap(operation: Operation) -> float | None:
     """From the request to stop until the new driver was healthy; None unless the job was stopped to run again."""
-    if not (operation.done("healthy") and operation.done("await_stop")):
+    if not (operation.done("healthy") and operation.reported("await_stop", Stopped).stopped):
         return None
     healthy = operation.steps["healthy"].finished
     return (healthy - operation.steps["request_stop"].started).total_seconds() if healthy else None
@@ -122,9 +122,8 @@ def _ran(found: Deployment) -> Ran:
 
 
 def _offsets(operation: Operation) -> dict[str, Moved]:
-    exported = (
-        operation.reported("export_and_restore", Exported).stages or operation.reported("export", Exported).stages
-    )
+    exports = (operation.reported(step, Exported).stages for step in ("export_and_restore", "export", "keep"))
+    exported = next((stages for stages in exports if stages), {})
     stopped = exported or operation.reported("await_stop", Stopped).stages
     after = operation.reported("healthy", Worked).stages
     return {

@@ -336,14 +336,18 @@ def await_stop(context: StepContext) -> Stopped:
 # --- snapshots
 
 
+def attempt(context: StepContext, step: str) -> str:
+    """The name of an export by a step, another one for each try."""
+    return f"{context.operation.id}-{context.operation.steps[step].tries}"
+
+
 def export(
-    context: StepContext, step: str, *, live: bool, twin: snapshots.Twin | None = None
+    context: StepContext, attempt: str, *, live: bool, twin: snapshots.Twin | None = None
 ) -> tuple[Exported, Manifest]:
     """Copy the last committed batch of every stage; the result is a draft until its manifest is written."""
     store, number = context.ports.store, context.before.deployment
     deployment = jobs.deployment(store, context.job, number)
     version = context.version(deployment.version)
-    attempt = f"{context.operation.id}-{context.operation.steps[step].tries}"
     began = time.monotonic()
     feeds = Feeds(store, context.ports.ledger, version.definition, deployment)
     act = partial(

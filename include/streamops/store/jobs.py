@@ -85,6 +85,12 @@ def tell(store: ObjectStore, job: str, launch: str, control: Control) -> bool:
     return True
 
 
+def told(store: ObjectStore, job: str, launch: str) -> Control | None:
+    """The word that a launch has; None if it was not given any."""
+    found = documents.read(store, keys.control(job, launch), Control)
+    return found.value if found else None
+
+
 def next_epoch(store: ObjectStore, job: str, launch: str) -> int:
     """The epoch that a grant to ``launch`` gives, or gave already."""
     held = lease(store, job)

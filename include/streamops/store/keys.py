@@ -159,6 +159,11 @@ def results(job: str, stage: str) -> str:
     return f"{every_result(job)}{checked('stage', stage)}.json"
 
 
+def shadow(job: str, stage: str) -> str:
+    """Since when the results of a version that may not write yet wait in the stage's results topic."""
+    return f"{every_result(job)}{checked('stage', stage)}.shadow.json"
+
+
 def feed(job: str, stage: str, deployment: int) -> str:
     """What must be remembered of the feed through which a stage is read by others of a deployment."""
     return f"{every_result(job)}{checked('stage', stage)}.feed-{deployment}.json"

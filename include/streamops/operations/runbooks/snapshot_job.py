@@ -57,7 +57,7 @@ def await_stop(context: StepContext) -> Stopped:
 def export(context: StepContext) -> Exported:
     """Copy the last committed batch of every stage."""
     live = not context.asked(SnapshotJob).cancel and context.before.desired == "running"
-    return steps.export(context, "export", live=live)[0]
+    return steps.export(context, steps.attempt(context, "export"), live=live)[0]
 
 
 def commit_manifest(context: StepContext) -> Kept:

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from streamops import snapshots
+from streamops.model.definitions import Definition
 from streamops.model.errors import RefusedError, StreamOpsError
-from streamops.operations import checks, cost, going_back, probation, refilling, steps, undo
+from streamops.model.records import Control
+from streamops.operations import checks, cost, going_back, health, probation, refilling, steps, undo
 from streamops.operations.context import StepContext
-from streamops.operations.facts import Checked, Dismissed, Exported, Kept, Recounted, Reserved, Waited
+from streamops.operations.facts import (
+    AskedToStop,
+    Checked,
+    Dismissed,
+    Exported,
+    Kept,
+    Recounted,
+    Reserved,
+    Stopped,
+    Waited,
+)
 from streamops.operations.health import Health
 from streamops.operations.operation import Operation
 from streamops.operations.requests import (
@@ -42,6 +56,14 @@ class UpgradeJob(NewVersion, Stops):
         ),
     ] = None
     stop_timeout_s: Annotated[StopTimeout, Field(description="The time for the old version's batch in flight.")] = 60
+    strategy: Annotated[
+        Literal["stop_and_restart", "gapless"],
+        Field(
+            description="stop_and_restart: the old version stops, its state is exported, the new one starts from it. "
+            "gapless: the new version runs beside it, without writing, and takes over once it has read all there is; "
+            "for stages in real time whose state is kept."
+        ),
+    ] = "stop_and_restart"
     standby: Standby = True
     probation_s: Annotated[
         int,
@@ -94,8 +116,41 @@ def check(context: StepContext) -> Checked:
     snapshots.require_space(2 * size, context.ports.free_bytes())
     found = verdicts.of_deployment(running, old.params, version, settings.params)
     told = verdicts.require(found, asked.accept_loss, context.say)
+    if asked.strategy == "gapless" and (
+        why := why_not_gapless(
+            asked, running.definition, version.definition, told["outcomes"], context.ports.submitter.room_for
+        )
+    ):
+        raise RefusedError(f"Job {context.job} cannot be upgraded without a gap, because {why}; use stop_and_restart.")
     refilling.starts(context.ports.ledger, version, told["refilled"], stood, topics)
     return Checked(before=old.version, after=version.version, snapshot=name, bytes=size, **told)
+
+
+def why_not_gapless(
+    asked: UpgradeJob,
+    old: Definition,
+    new: Definition,
+    outcomes: Mapping[str, str],
+    room_for: Callable[[Definition], bool],
+) -> str:
+    """Why a version cannot take over while it runs beside the other; empty if it can.
+
+    Args:
+        outcomes: of each stage of the new version, what becomes of its state.
+        room_for: whether the cluster holds one more driver of a version.
+    """
+    for version in (old, new):
+        if batches := [name for name, stage in version.stages.items() if not stage.realtime]:
+            return f"{', '.join(batches)} of {version.version} runs in batches"
+    if changed := [name for name in new.stages if outcomes.get(name) != "kept"]:
+        return f"the state of {', '.join(changed)} is not kept as it is"
+    if gone := sorted(old.stages.keys() - new.stages.keys()):
+        return f"{new.version} has no stage {', '.join(gone)}"
+    if old.resources.state_partitions != new.resources.state_partitions:
+        return "its state is brought into another number of partitions"
+    if not asked.standby:
+        return "no standby was asked for"
+    return "" if room_for(new) else "there is no room for a second driver beside the one that runs"
 
 
 def reserve(context: StepContext) -> Reserved:
@@ -115,15 +170,60 @@ def _settings(context: StepContext) -> steps.Settings:
     return steps.Settings.inherited(old, context.version().definition, context.asked(UpgradeJob))
 
 
+def is_gapless(operation: Operation) -> bool:
+    """Whether the new version is to take over while the old one still runs."""
+    return isinstance(operation.request, UpgradeJob) and operation.request.strategy == "gapless"
+
+
+def shadow(context: StepContext) -> Reserved:
+    """Give the new driver a copy of the old one's present state, and let it run on that without writing."""
+    if not is_gapless(context.operation):
+        return Reserved()
+    store = context.ports.store
+    told = jobs.told(store, context.job, context.launch)
+    if told is not None and told.operation == context.operation.id:  # it may run there already
+        return Reserved(deployment=context.number, launch=context.launch)
+    attempt = f"{context.operation.id}-shadow-{context.operation.steps['shadow'].tries}"
+    manifest = steps.export(context, attempt, live=True)[1]
+    found = steps.install(context, context.version(), manifest, context.number, context.launch, _settings(context))
+    jobs.tell(store, context.job, context.launch, Control(command="shadow", operation=context.operation.id))
+    return found
+
+
+def look_shadow(context: StepContext) -> Health:
+    """Whether the new version has read all there is."""
+    if not is_gapless(context.operation):
+        return Health(True, None, "the new version does not run in shadow")
+    found = jobs.status(context.ports.store, context.job, context.launch)
+    return health.assess_shadow(found, context.launch, context.version().definition.stages)
+
+
+def shadowed(context: StepContext) -> Waited:
+    """The new version may take over at any moment."""
+    return Waited(why=context.why)
+
+
+def request_stop(context: StepContext) -> AskedToStop:
+    """Ask the old version to stop, unless it is to run until the new one takes over."""
+    return AskedToStop(stopped=False) if is_gapless(context.operation) else steps.request_stop(context)
+
+
+def await_stop(context: StepContext) -> Stopped:
+    """Wait until it has stopped."""
+    return Stopped(stopped=False) if is_gapless(context.operation) else steps.await_stop(context)
+
+
 def export_and_restore(context: StepContext) -> Exported:
     """Copy the old deployment's state into the snapshot and into the new deployment."""
+    if is_gapless(context.operation):
+        return Exported()
     version = context.version()
     store = context.ports.store
     epoch = jobs.next_epoch(store, context.job, context.launch)
     target = keys.epoch(context.job, context.number, epoch)
     continued = frozenset(version.definition.stages) - context.empty(version)
     twin = snapshots.Twin(target, continued)
-    exported, manifest = steps.export(context, "export_and_restore", live=False, twin=twin)
+    exported, manifest = steps.export(context, steps.attempt(context, "export_and_restore"), live=False, twin=twin)
     steps.write_deployment(context, version, manifest, context.number, _settings(context))
     kept = {name: stage.batch for name, stage in manifest.stages.items() if stage.batch >= 0}
     here = {name: batch for name, batch in kept.items() if name in continued}
@@ -133,7 +233,28 @@ def export_and_restore(context: StepContext) -> Exported:
 
 def commit_manifest(context: StepContext) -> Kept:
     """From here on the snapshot exists."""
+    if is_gapless(context.operation):
+        return Kept()
     return steps.commit_manifest(context, "export_and_restore")[0]
+
+
+def keep(context: StepContext) -> Exported:
+    """Copy the last state of the old version, which may not write any more, into the snapshot."""
+    if not is_gapless(context.operation):
+        return Exported()
+    steps.await_stop(context)
+    return _keep(context, context.operation.steps["keep"].tries, live=False)
+
+
+def _keep(context: StepContext, tries: int, *, live: bool) -> Exported:
+    """The old deployment's last commit becomes the snapshot, unless it has before."""
+    store, name = context.ports.store, context.operation.snapshot
+    if store.exists(keys.manifest(context.job, name)):
+        return Exported(snapshot=name)
+    exported, manifest = steps.export(context, f"{context.operation.id}-keep-{tries}", live=live)
+    snapshots.commit_manifest(store, manifest)
+    context.say(f"Snapshot {manifest.job}/{manifest.name}: {len(manifest.objects)} objects, {manifest.size:,} bytes")
+    return exported
 
 
 def look_probation(context: StepContext) -> Health:
@@ -160,7 +281,8 @@ def undo_plan(operation: Operation) -> UndoPlan:
         return UndoPlan()
     if operation.done("probation"):
         return UndoPlan("the new version has passed its probation and runs on")
-    if not operation.started("request_stop"):
+    untouched = "hand_over" if is_gapless(operation) else "request_stop"
+    if not operation.started(untouched):
         return UndoPlan("the old version was never asked to stop; the new driver is dismissed", ("dismiss",))
     if not operation.started("hand_over"):
         return UndoPlan(
@@ -196,6 +318,9 @@ def _price(context: StepContext) -> cost.Cost | None:
 
 def restore(context: StepContext) -> Reserved:
     """A new deployment of the old version, as it was, from the snapshot that was taken before the switch."""
+    if is_gapless(context.operation):
+        before = context.operation.steps.get("keep")  # whether the old version has ended yet or not
+        _keep(context, (before.tries if before else 0) + context.operation.undo["restore"].tries, live=True)
     old = jobs.deployment(context.ports.store, context.job, context.before.deployment)
     manifest = snapshots.load(context.ports.store, context.job, context.operation.snapshot)
     version = context.version(old.version)
@@ -215,8 +340,22 @@ UPGRADE_JOB = Runbook(
         ),
         steps.SUBMIT_STANDBY,
         steps.STANDBY,
-        steps.REQUEST_STOP,
-        steps.AWAIT_STOP,
+        Step(
+            "shadow",
+            "prepare_shadow",
+            "Let the new driver run on a copy of the present state, without writing (only gapless)",
+            shadow,
+        ),
+        Step(
+            "shadowed",
+            "wait_shadow",
+            "Wait until it has read all there is (only gapless)",
+            shadowed,
+            look=look_shadow,
+            awaited="Shadow",
+        ),
+        replace(steps.REQUEST_STOP, act=request_stop),
+        replace(steps.AWAIT_STOP, act=await_stop),
         Step(
             "export_and_restore",
             "switch",
@@ -231,6 +370,7 @@ UPGRADE_JOB = Runbook(
             announces=True,
         ),
         steps.HAND_OVER,
+        Step("keep", "switch", "Copy the old version's last state into the snapshot (only gapless)", keep),
         steps.HEALTHY,
         Step(
             "probation",

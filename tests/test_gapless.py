@@ -1,0 +1,73 @@
+"""When a version may take over while the old one runs, when it has read all there is, and what undoing it means."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from streamops.model.definitions import Definition, parse
+from streamops.model.records import LIVE, SHADOW, DriverStatus, StageStatus, State
+from streamops.operations.health import assess_shadow
+from streamops.operations.runbooks.upgrade_job import UpgradeJob, why_not_gapless
+
+LIVE_JOB = """
+job: trades
+version: v3
+code: trades.py
+sources:
+  trades: {kafka: {topic: trades}, schema: "price bigint, time bigint", event_time: time}
+stages:
+  second: {mode: realtime, output: update, sinks: [{influxdb: {measurement: second}}]}
+  minute: {mode: auto, output: update, sinks: [{influxdb: {measurement: minute}}]}
+resources: {state_partitions: 2}
+"""
+KEPT = {"second": "kept", "minute": "kept"}
+AT = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def why(
+    old: str = LIVE_JOB, new: str = LIVE_JOB, outcomes: dict[str, str] = KEPT, room: bool = True, **asked: Any
+) -> str:
+    request = UpgradeJob(job="trades", version="v4", strategy="gapless", **asked)
+
+    def room_for(definition: Definition) -> bool:
+        return room
+
+    return why_not_gapless(request, parse(old), parse(new), outcomes, room_for)
+
+
+def test_stages_in_real_time_whose_state_is_kept_are_taken_over_without_a_gap() -> None:
+    assert why() == ""
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"old": LIVE_JOB.replace("mode: auto", "mode: batch")}, "minute of v3 runs in batches"),
+        ({"outcomes": KEPT | {"second": "refilled"}}, "state of second is not kept"),
+        ({"old": LIVE_JOB.replace("minute:", "hour:"), "outcomes": KEPT}, "has no stage hour"),
+        ({"new": LIVE_JOB.replace("state_partitions: 2", "state_partitions: 3")}, "another number of partitions"),
+        ({"standby": False}, "no standby"),
+        ({"room": False}, "no room"),
+    ],
+)
+def test_what_stands_in_the_way_is_said(changed: dict[str, Any], says: str) -> None:
+    assert says in why(**changed)
+
+
+def status(state: State = State.STANDBY, **stages: StageStatus) -> DriverStatus:
+    return DriverStatus(
+        job="j", deployment=1, launch="l", holder="h", state=state, started=AT, updated=AT, stages=stages
+    )
+
+
+def test_a_shadow_has_read_all_there_is_once_each_stage_has_committed_what_came_while_it_ran() -> None:
+    done, first = StageStatus(phase=SHADOW, commits=2), StageStatus(phase=SHADOW, commits=1)
+    assert assess_shadow(status(a=done, b=done), "l", ["a", "b"]).done
+    assert not assess_shadow(status(a=done, b=first), "l", ["a", "b"]).done
+    assert not assess_shadow(status(a=done), "l", ["a", "b"]).done
+    assert not assess_shadow(status(a=StageStatus(phase=LIVE, commits=5)), "l", ["a"]).done
+    assert assess_shadow(status(State.FAILED, a=done), "l", ["a"]).failed
+    assert not assess_shadow(None, "l", ["a"]).done
