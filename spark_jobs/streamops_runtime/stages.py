@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -172,15 +173,15 @@ def stop_at_boundary(stages: list[RunningStage], stopping: threading.Event, time
     for stage in stages:
         stage.held = False  # it has no query to end
     deadline = time.monotonic() + timeout_s
+    if live := [stage for stage in stages if isinstance(stage.gate, Results) and not stage.ended]:
+        with ThreadPoolExecutor(len(live)) as pool:  # what they have given since their last commits is given again
+            list(pool.map(end, live))
     idle_since: dict[str, float] = {}
     while time.monotonic() < deadline:
         working = [stage for stage in stages if not stage.ended]
         if not working:
             return []
         for stage in working:
-            if isinstance(stage.gate, Results):  # what it has given since its last commit is given again
-                end(stage)
-                continue
             assert stage.query is not None
             status = stage.query.status
             if status["isTriggerActive"] or status["isDataAvailable"]:

@@ -264,8 +264,9 @@ class Work:
             lambda: checkpoints.prepare_epoch(self.store, job, number, epoch, names, log.info)
         )
         driver.mark("restore")
-        for results in self._results():
-            driver.patiently(results.open)
+        if ways := list(self._results()):
+            with ThreadPoolExecutor(len(ways)) as pool:  # each asks Kafka and the object store several times
+                list(pool.map(lambda results: driver.patiently(results.open), ways))
         held = self._write_leftovers(driver, held)
         for name in (stage.name for stage in self.stages if stage.query is None):
             key = keys.stage(job, number, epoch, name)
