@@ -126,6 +126,49 @@ def upgrades_marked_failed(rig: Rig, points: list[Point]) -> None:
         rig.run("snapshot_job", snapshot=f"next-{number}")
 
 
+@pytest.mark.full
+def test_a_gapless_upgrade_killed_at_every_point_continues_where_it_was(rig: Rig, seed: int) -> None:
+    live(rig)
+    owner, request, walk = rig.owner(), asked("upgrade_job", version="live2", strategy="gapless"), Walk(rig, seed)
+    walk.run(lambda engine: rig.tasks(engine, request, owner, "op"))
+    assert walk.points == points_of("upgrade_job")
+    checks.free(rig)
+    checks.one_writer(rig, "live2", 2)
+    checks.snapshot_whole(rig, "s")
+    checks.submitted_once(rig)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("part", PARTS)
+def test_a_gapless_upgrade_marked_failed_anywhere_leaves_one_version_running(rig: Rig, part: str) -> None:
+    """Before the new version may write, nothing has happened; from then on the old one runs again from its end."""
+    live(rig)
+    versions = ["live", "live2"]
+    for number, point in enumerate(points_of("upgrade_job")[PARTS[part]]):
+        request = asked("upgrade_job", version=versions[1], snapshot=f"s{number}", strategy="gapless")
+        before = rig.record()
+        begun(rig, request, f"op-{number}", point)
+        mark_failed(rig, f"op-{number}")
+        operation = rig.engine().find(JOB, f"op-{number}")
+        assert operation is not None
+        if operation.done("probation"):
+            versions.reverse()
+        checks.one_writer(rig, versions[0])
+        if not operation.started("hand_over"):
+            assert (rig.record().launch, rig.record().deployment) == (before.launch, before.deployment)
+        else:
+            snapshots.verify(rig.store, snapshots.load(rig.store, JOB, f"s{number}"))
+        checks.free(rig)
+
+
+def live(rig: Rig) -> None:
+    """The job in real time; ``live2`` is the same."""
+    for version in ("live", "live2"):
+        rig.publish(version, ("a",), live=True)
+    rig.run("deploy_job", version="live")
+    rig.commits_more(windows=1)
+
+
 @pytest.mark.parametrize("runbook", GOING_BACK)
 def test_going_back_marked_failed_leaves_one_version_running(rig: Rig, runbook: str) -> None:
     going_back_marked_failed(rig, runbook, KINDS[runbook])

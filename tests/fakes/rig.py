@@ -66,9 +66,10 @@ class Killed(BaseException):
     """The process that carried out the operation is gone."""
 
 
-def definition(version: str, stages: tuple[str, ...], partitions: int = 2, job: str = JOB):
+def definition(version: str, stages: tuple[str, ...], partitions: int = 2, job: str = JOB, *, live: bool = False):
     """A version with these stages."""
-    wired = "\n".join(f"  {name}: {{sinks: [{{influxdb: {{measurement: {name}}}}}]}}" for name in stages)
+    mode = "mode: realtime, output: update, " if live else ""
+    wired = "\n".join(f"  {name}: {{{mode}sinks: [{{influxdb: {{measurement: {name}}}}}]}}" for name in stages)
     return parse(
         f"job: {job}\nversion: {version}\ncode: sums.py\nparams: {{size: 10}}\n"
         f'sources: {{events: {{kafka: {{topic: events}}, schema: "n long"}}}}\nstages:\n{wired}\n'
@@ -200,13 +201,15 @@ class Rig:
         self.free: int | None = None
         self.count = 0
 
-    def publish(self, version: str, stages: tuple[str, ...], partitions: int = 2, job: str = JOB) -> None:
+    def publish(
+        self, version: str, stages: tuple[str, ...], partitions: int = 2, job: str = JOB, *, live: bool = False
+    ) -> None:
         """Archives without content: these drivers need no code."""
         artifact, runtime = f"{job} {version}".encode(), b"runtime"
         manifest = ArtifactManifest(
             job=job, version=version, artifact_sha256=archives.sha256(artifact), size=1,
             runtime_sha256=archives.sha256(runtime),
-            definition=definition(version, stages, partitions, job), published=records.now(),
+            definition=definition(version, stages, partitions, job, live=live), published=records.now(),
             fingerprints={stage: SUM.model_dump(mode="json") for stage in stages},
         )  # fmt: skip
         self.store.put(keys.artifact(job, version), artifact)
