@@ -68,6 +68,9 @@ def test_a_shadow_has_read_all_there_is_once_each_stage_has_committed_what_came_
     assert assess_shadow(status(a=done, b=done), "l", ["a", "b"]).done
     assert not assess_shadow(status(a=done, b=first), "l", ["a", "b"]).done
     assert not assess_shadow(status(a=done), "l", ["a", "b"]).done
+    behind = done.model_copy(update={"lag": 30_000, "input_rate": 10_000.0})
+    assert not assess_shadow(status(a=behind), "l", ["a"]).done
+    assert assess_shadow(status(a=behind.model_copy(update={"lag": 15_000})), "l", ["a"]).done
     assert not assess_shadow(status(a=StageStatus(phase=LIVE, commits=5)), "l", ["a"]).done
     assert assess_shadow(status(State.FAILED, a=done), "l", ["a"]).failed
     assert not assess_shadow(None, "l", ["a"]).done

@@ -318,14 +318,16 @@ class Results:
             points = self._points if kept else self._none()
             reached = {part: min(at, latest) for part, at in points.reached.items()}
             offset, last = points.first_offset(self._next), self._position
-            before = (*last.before, EarlierRun(epoch=last.epoch, run=last.run, until=self._next))
-            update = {"offset": offset, "before": before, "reached": reached, "behind": tuple(reached)}
-            if kept and (waiting := self._waiting):
-                update["offset"] = min(offset, waiting.since)
+            waiting = self._waiting if kept else None
+            # What others gave beside a shadow it gives itself, and what they gave last may be older than its own.
+            until = min(self._next, waiting.since) if waiting else self._next
+            before = [*last.before, EarlierRun(epoch=last.epoch, run=last.run, until=until)]
+            if waiting:
+                offset = min(offset, waiting.since)
                 if (epoch, run) != (waiting.epoch, waiting.run):  # its queries have ended
-                    ended = EarlierRun(epoch=waiting.epoch, run=waiting.run, until=self._next)
-                    update["before"] = (*before, ended)
+                    before.append(EarlierRun(epoch=waiting.epoch, run=waiting.run, until=self._next))
                 self._again = True
+            update = {"offset": offset, "before": tuple(before), "reached": reached, "behind": tuple(reached)}
             self._save(deployment=self._deployment, epoch=epoch, run=run, **update)
             self._waiting = None
             points.begin_again(reached)

@@ -66,6 +66,7 @@ class ShadowRun:
             if stage.ended or (reader and reader.failure):
                 why = str(failure or (reader and reader.failure) or "ended by itself").splitlines()[0]
                 raise UnhealthyError(f"Stage {stage.name} failed in shadow: {why[:300]}")
+            self.work.measure(stage)
             if reader and self.work.has_read_again(stage):
                 reader.read_again()
 

@@ -48,7 +48,8 @@ class RunningStage:
     run: int = 0  # of a real-time stage: starts in this epoch after a failure or a stop
     written: int = 0  # writes of this driver when its query was started, and batches
     committed: int = 0
-    judged: int = 0  # of these, when it was last asked whether a live one falls behind
+    judged: int = 0  # of these, when it was last asked where the sources of a live one end
+    lag: int = 0  # rows that were left to read then
     far: bool = False  # behind, so that its next query reads in batches first
     ends: Offsets = field(default_factory=dict)  # of its sources, when this run began
     began: float = 0.0  # when its query was started, of a monotonic clock

@@ -406,7 +406,7 @@ class Work:
             log.info("stage %s caught up in %.1f s", stage.name, took)
             stage.phase = Phase.LIVE if took < NEAR_S else Phase.CATCHING_UP
             self._query(stage)
-        elif stage.phase is Phase.LIVE and self._falls_behind(stage):
+        elif stage.phase is Phase.LIVE and self.measure(stage) and self._falls_behind(stage):
             stage.far = True
             stages.end(stage)
             self._start(stage)
@@ -416,21 +416,26 @@ class Work:
         status = self.progress[stage.name].status
         return status.commits > stage.committed and _reach(status.offsets, stage.ends)
 
-    def _falls_behind(self, stage: RunningStage) -> bool:
-        """Whether a live stage is to go back to batches, as its last commit shows; asked once for each."""
-        status, mode = self.progress[stage.name].status, self.definition.stages[stage.name].mode
-        # The first batch of a query takes in what had gathered before, and says little of what comes after.
-        if mode != "auto" or status.commits <= max(stage.judged, stage.committed + 1):
+    def measure(self, stage: RunningStage) -> bool:
+        """Note how far a stage in real time is behind, at each of its commits; whether there was one."""
+        status = self.progress[stage.name].status
+        if status.commits <= max(stage.judged, stage.committed):
             return False
         stage.judged = status.commits
         try:
-            lag = distance(status.offsets, self.ends(stage))
+            stage.lag = distance(status.offsets, self.ends(stage))
         except UnreachableError as error:
             log.warning("%s: how far it is behind is not known: %s", stage.name, error)
             return False
-        if not far(lag, status.processed_rate):
+        return True
+
+    def _falls_behind(self, stage: RunningStage) -> bool:
+        """Whether a live stage is to go back to batches, as its last commit shows."""
+        status, mode = self.progress[stage.name].status, self.definition.stages[stage.name].mode
+        # The first batch of a query takes in what had gathered before, and says little of what comes after.
+        if mode != "auto" or status.commits == stage.committed + 1 or not far(stage.lag, status.processed_rate):
             return False
-        log.info("stage %s is %s rows behind, at %.0f/s: on in batches", stage.name, lag, status.processed_rate)
+        log.info("stage %s is %s rows behind, at %.0f/s: on in batches", stage.name, stage.lag, status.processed_rate)
         return True
 
     def _is_near(self, stage: RunningStage) -> bool:
@@ -575,6 +580,8 @@ class Work:
         own |= {"unpaced": isinstance(stage.gate, Gate) and not self.definition.trigger and stage.gate.pace is None}
         own |= {"outputs": stage.gate.outputs, "last_output": stage.gate.last_output}
         own |= {"refused_rows": stage.gate.refused}
+        if stage.phase in (Phase.LIVE, Phase.SHADOW):  # Spark says where the sources ended when the batch began
+            own |= {"lag": stage.lag}
         return self.progress[stage.name].status.model_copy(update=own)
 
     def _sum_up(self) -> None:
