@@ -64,7 +64,7 @@ def naive(session: Session) -> dict[str, Any]:
     deployment = documents.read(session.demo.store, keys.deployment(JOB, record.deployment), Deployment)
     assert deployment is not None
     assert record.launch is not None
-    definition = artifacts.load_manifest(session.demo.store, JOB, deployment.value.version).definition
+    version = artifacts.load_manifest(session.demo.store, JOB, deployment.value.version)
     status = session.status()
     drivers = submitter.master().drivers
     if len(drivers) != 1 or status is None:
@@ -79,10 +79,11 @@ def naive(session: Session) -> dict[str, Any]:
             version=deployment.value.version,
             deployment=deployment.value.number,
             launch=record.launch,
+            artifact=version.archive,
             artifact_sha256=deployment.value.artifact_sha256,
             runtime_sha256=deployment.value.runtime_sha256,
-            resources=definition.resources,
-            spark=definition.spark_settings,
+            resources=version.definition.resources,
+            spark=version.definition.spark_settings,
         )
     )
     submitted = time.monotonic()

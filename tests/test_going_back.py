@@ -13,6 +13,7 @@ from streamops.operations import receipts
 from streamops.operations.follow import request as ask
 from streamops.spark import checkpoints
 from streamops.store import jobs, keys
+from streamops.versions import artifacts
 
 
 def upgraded(rig: Rig) -> None:
@@ -94,7 +95,7 @@ def test_what_retention_has_passed_and_what_is_altered_is_refused_while_the_job_
     with pytest.raises(SnapshotRefusedError, match="retention"):
         rig.run("rollback_job")
     rig.topic.first = 0
-    key = keys.artifact(JOB, "v1")
+    key = artifacts.load_manifest(rig.store, JOB, "v1").archive
     good = rig.store.get(key).body
     rig.store.put(key, b"something else")
     with pytest.raises(RefusedError, match="is not what ran"):

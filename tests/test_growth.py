@@ -33,7 +33,7 @@ KEPT = {
     "operation": keys.operation(JOB, "deploy-1"),
     "manifest": keys.manifest(JOB, "s"),
     "snapshot's data": f"{keys.snapshot_data(JOB, 'attempt-1', 'a')}metadata",
-    "artifact": keys.artifact(JOB, "v1"),
+    "artifact": keys.artifact(JOB, "v1", "a" * 64),
     "cluster": keys.cluster(),
 }
 

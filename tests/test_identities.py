@@ -36,9 +36,9 @@ PLACES = {  # one key of each kind
     "manifest": keys.manifest(JOB, "s"),
     "removed": keys.removed_snapshot(JOB, "gone"),
     "pin": keys.snapshot_pin(JOB, "s"),
-    "artifact": keys.artifact(JOB, "v1"),
+    "artifact": keys.artifact(JOB, "v1", "a" * 64),
     "runtime": keys.runtime("r" * 64),
-    "library": keys.library("shared", "v1"),
+    "library": keys.library("shared", "v1", "a" * 64),
     "checkpoint": CHECKPOINT,
     "record": keys.record(JOB),
     "deployment": keys.deployment(JOB, 1),
@@ -184,7 +184,7 @@ def test_only_the_stack_changes_the_bucket_and_the_identities(here: Installation
 def test_drivers_do_not_even_read_snapshots_and_others_are_nobody_here(here: Installation, bucket: Settings) -> None:
     for key in (DATA, keys.manifest(JOB, "s")):
         assert denied(lambda key=key: here.driver.get(key))
-    assert here.driver.get(keys.artifact(JOB, "v1")).body == b"there"
+    assert here.driver.get(keys.artifact(JOB, "v1", "a" * 64)).body == b"there"
     elsewhere = object_server.fresh_bucket(bucket)
     for settings in (elsewhere, elsewhere.for_retention(), object_server.as_job(elsewhere)):
         stranger = ObjectStore(settings.model_copy(update={"s3_bucket": bucket.s3_bucket}))

@@ -80,7 +80,7 @@ def test_a_deployment_gets_what_is_asked_for_else_what_it_had_else_the_newest(st
 
 def test_an_archive_that_was_altered_is_not_used(store, tmp_path):
     used = libraries.publish(store, write(tmp_path)).use
-    store.put("libraries/shared/v1/library.zip", b"else")
+    store.put(libraries.load(store, "shared", "v1").archive, b"else")
     with pytest.raises(PublishedError, match="was altered"), libraries.unpacked(store, used):
         pass
 

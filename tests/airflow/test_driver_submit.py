@@ -55,12 +55,12 @@ def hook(settings, monkeypatch):
     monkeypatch.setenv(
         "AIRFLOW_CONN_STREAMOPS_SPARK", '{"conn_type": "spark", "host": "spark://127.0.0.1", "port": 7077}'
     )
-    submission = Submission("driver-1", "v1", 1, "launch-a", "a" * 64, "b" * 64)
+    submission = Submission("driver-1", "v1", 1, "launch-a", "artifact.zip", "a" * 64, "b" * 64)
     return DriverSubmitHook(settings, submission, "streamops_spark")
 
 
 def test_the_command_is_the_cores_command(hook, settings):
-    submission = Submission("driver-1", "v1", 1, "launch-a", "a" * 64, "b" * 64)
+    submission = Submission("driver-1", "v1", 1, "launch-a", "artifact.zip", "a" * 64, "b" * 64)
     assert hook._build_spark_submit_command("") == spark_submit_command(settings, submission)
 
 
@@ -80,7 +80,9 @@ def test_submitting_returns_sparks_id_even_for_a_job_that_is_called_like_one(hoo
 
 def test_neither_secrets_nor_the_callers_environment_reach_the_submitter(hook, monkeypatch, settings):
     monkeypatch.setenv("SOME_TOKEN", "callers-secret")
-    fresh = DriverSubmitHook(settings, Submission("j", "v1", 1, "l", "a" * 64, "b" * 64), "streamops_spark")
+    fresh = DriverSubmitHook(
+        settings, Submission("j", "v1", 1, "l", "artifact.zip", "a" * 64, "b" * 64), "streamops_spark"
+    )
     fresh.submit()
     shown = "\n".join(fresh._last_submit_log_lines)
     assert "ENVIRONMENT" in shown

@@ -51,8 +51,8 @@ def fleet(stack: Settings, tmp_path: Path) -> Iterator[Fleet]:
     record = jobs.record(fleet.store, fleet.name)
     if record is not None and record.desired == "running":
         operator.run("cancel_job", fleet.name)
-    broken = (keys.library_manifest("fleet_types", "broken"), keys.library("fleet_types", "broken"))
-    ObjectStore(as_root(stack)).delete(broken)  # it is the newest, which a deployment gets that asks for none
+    root = ObjectStore(as_root(stack))  # it is the newest, which a deployment gets that asks for none
+    root.delete([info.key for info in root.list(f"{keys.library_versions('fleet_types')}broken/")])
 
 
 @pytest.mark.timeout(1500)

@@ -212,7 +212,7 @@ class Rig:
             definition=definition(version, stages, partitions, job, live=live), published=records.now(),
             fingerprints={stage: SUM.model_dump(mode="json") for stage in stages},
         )  # fmt: skip
-        self.store.put(keys.artifact(job, version), artifact)
+        self.store.put(manifest.archive, artifact)
         self.store.put(keys.runtime(manifest.runtime_sha256), runtime)
         documents.write(self.store, keys.artifact_manifest(job, version), manifest)
 

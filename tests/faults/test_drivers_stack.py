@@ -110,7 +110,7 @@ def test_a_paused_driver_that_wakes_up_after_a_takeover_does_not_write(job, oper
 def test_a_launch_whose_artifact_was_altered_says_so_and_works_once_it_is_put_back(job, operator):
     """Spark does not start it again and again, and neither does reconciliation."""
     start = mark(job)
-    key = keys.artifact(job.name, job.record().version)
+    key = artifacts.load_manifest(job.store, job.name, job.record().version).archive
     published = job.store.get(key).body
     job.root.put(key, published + b" ")
     for process in drivers(job.name):
@@ -135,7 +135,7 @@ def take_over(job, operator) -> None:
     leases.grant(job.store, job.name, launch, record.deployment)
     operator.ports().submitter.submit(
         Submission(
-            job.name, deployment.version, deployment.number, launch, deployment.artifact_sha256,
+            job.name, deployment.version, deployment.number, launch, version.archive, deployment.artifact_sha256,
             deployment.runtime_sha256, version.definition.resources, dict(version.definition.spark),
         )
     )  # fmt: skip

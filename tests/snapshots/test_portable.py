@@ -7,6 +7,7 @@ import json
 import secrets
 import tarfile
 from pathlib import Path
+from typing import IO
 
 import pytest
 from pydantic import SecretStr
@@ -45,12 +46,12 @@ def shelf(bucket: Settings) -> Shelf:
     deployment = documents.read(found.store, keys.deployment(JOB, 1), records.Deployment).value
     changed = deployment.model_copy(update={"artifact_sha256": code, "runtime_sha256": runtime})
     documents.write(found.store, keys.deployment(JOB, 1), changed)
-    found.store.put(keys.artifact(JOB, "v1"), CODE)
     found.store.put(keys.runtime(runtime), RUNTIME)
     manifest = ArtifactManifest(
         job=JOB, version="v1", artifact_sha256=code, runtime_sha256=runtime, size=len(CODE),
         definition=definition("v1", ("a", "b")), published=records.now(),
     )  # fmt: skip
+    found.store.put(manifest.archive, CODE)
     documents.write(found.store, keys.artifact_manifest(JOB, "v1"), manifest)
     found.batches(6)
     return found
@@ -69,6 +70,19 @@ def packed(shelf: Shelf, tmp_path: Path) -> tuple[Manifest, Path]:
     return manifest, tmp_path / "s.tar"
 
 
+class Overtaken(ObjectStore):
+    """Someone else publishes other content of the version while its artifact is brought."""
+
+    def put_file(self, key: str, body: IO[bytes], sha256: str) -> str | None:
+        if key.endswith(f"{archives.sha256(CODE)}.zip"):
+            other = ArtifactManifest(
+                job=JOB, version="v1", artifact_sha256="o" * 64, runtime_sha256="r" * 64, size=1,
+                definition=definition("v1", ("a", "b")), published=records.now(),
+            )  # fmt: skip
+            documents.write(self, keys.artifact_manifest(JOB, "v1"), other, new=True)
+        return super().put_file(key, body, sha256)
+
+
 def edited(path: Path, change: object) -> Path:
     """The archive with other members: ``change`` gets the list of name and bytes and returns it."""
     with tarfile.open(path) as archive:
@@ -84,6 +98,13 @@ def edited(path: Path, change: object) -> Path:
 
 def nothing_there(store: ObjectStore) -> bool:
     return not snapshots.entries(store, JOB)
+
+
+def test_who_publishes_other_content_meanwhile_is_noticed(shelf: Shelf, packed: tuple[Manifest, Path]) -> None:
+    other = Overtaken(Elsewhere(shelf.settings).settings)
+    with pytest.raises(PublishedError, match="published here with other content"):
+        portable.load(other, packed[1], trust=True)
+    assert nothing_there(other)
 
 
 def test_it_arrives_whole_and_signed_by_its_new_home(shelf: Shelf, packed: tuple[Manifest, Path]) -> None:
@@ -104,7 +125,7 @@ def test_it_arrives_whole_and_signed_by_its_new_home(shelf: Shelf, packed: tuple
     target = keys.epoch(JOB, 1, 1)
     assert snapshots.restore(other.store, arrived, target) == {"a": 6, "b": 6}
     assert artifacts.load_manifest(other.store, JOB, "v1").definition.job == JOB
-    assert other.store.get(keys.artifact(JOB, "v1")).body == CODE
+    assert other.store.get(artifacts.load_manifest(other.store, JOB, "v1").archive).body == CODE
     assert other.store.get(keys.runtime(archives.sha256(RUNTIME))).body == RUNTIME
     assert portable.load(other.store, path, trust=True).skipped == len(manifest.objects)  # once more: nothing to do
 

@@ -100,7 +100,7 @@ def _same_bytes(context: StepContext, manifest: Manifest, version: artifacts.Art
     """What ran when the snapshot was taken is what will run: the published hashes, and the bytes behind them."""
     told = (manifest.artifact_sha256, manifest.runtime_sha256)
     same = (version.artifact_sha256, version.runtime_sha256) == told
-    for key, sha256 in zip((keys.artifact(manifest.job, manifest.version), keys.runtime(told[1])), told, strict=True):
+    for key, sha256 in zip((version.archive, keys.runtime(told[1])), told, strict=True):
         try:
             same = same and archives.sha256(context.ports.store.get(key).body) == sha256
         except NotFoundError:

@@ -41,6 +41,7 @@ from streamops.operations.runbook import Step
 from streamops.spark import priority
 from streamops.spark.submission import Submission
 from streamops.store import documents, jobs, keys, leases
+from streamops.store.object_store import ObjectStore
 from streamops.versions import libraries, verdicts
 from streamops.versions.artifacts import ArtifactManifest
 
@@ -205,22 +206,25 @@ def starts_cold(context: StepContext, version: ArtifactManifest, *, standby: boo
 
 def submission(context: StepContext, version: ArtifactManifest, number: int, launch: str) -> Submission:
     """What to put on the cluster: exactly what the deployment recorded."""
-    return recorded(jobs.deployment(context.ports.store, context.job, number), version, launch)
+    store = context.ports.store
+    return recorded(store, jobs.deployment(store, context.job, number), version, launch)
 
 
-def recorded(deployment: Deployment, version: ArtifactManifest, launch: str) -> Submission:
+def recorded(store: ObjectStore, deployment: Deployment, version: ArtifactManifest, launch: str) -> Submission:
     """The submission of a launch of a deployment."""
+    used = deployment.library
     return Submission(
         job=deployment.job,
         version=deployment.version,
         deployment=deployment.number,
         launch=launch,
+        artifact=version.archive,
         artifact_sha256=deployment.artifact_sha256,
         runtime_sha256=deployment.runtime_sha256,
         resources=version.definition.resources,
         spark=version.definition.spark_settings,
         realtime=version.definition.realtime,
-        library=deployment.library,
+        library=(libraries.load(store, used.name, used.version).archive, used.sha256) if used else None,
     )
 
 

@@ -24,7 +24,7 @@ from typing import IO, Any, NamedTuple
 
 from pydantic import ValidationError
 
-from streamops.model.errors import ConflictError, NotFoundError, PublishedError, SnapshotRefusedError
+from streamops.model.errors import NotFoundError, PublishedError, SnapshotRefusedError
 from streamops.model.manifest import Manifest, ManifestObject, decode, validate
 from streamops.model.names import SCRATCH
 from streamops.model.signatures import FIELD
@@ -72,7 +72,9 @@ def export(
     manifest = catalogue.load(store, job, name)
     body = store.get(keys.manifest(job, name)).body
     version = artifacts.load_manifest(store, job, manifest.version)
-    extra = [_Wanted(member, key, None, sha256) for member, key, sha256 in _archives(manifest)]
+    used = manifest.shared_library
+    library = libraries.load(store, used.name, used.version).archive if used else None
+    extra = [_Wanted(member, key, None, sha256) for member, key, sha256 in _archives(manifest, version, library)]
     objects = [_Wanted(_member(item), item.key, item.version_id, item.sha256) for item in manifest.objects]
     total = manifest.size + sum(store.head(wanted.key).size for wanted in extra)
     unfinished = target.with_name(f".{target.name}.partial")
@@ -248,14 +250,13 @@ def _publish(store: ObjectStore, version: ArtifactManifest, manifest: Manifest, 
         )
     key = keys.artifact_manifest(version.job, version.version)
     found = documents.read(store, key, ArtifactManifest)
-    if found and found.value.artifact_sha256 != version.artifact_sha256:
-        raise PublishedError(
-            f"Version {version.version} of {version.job} is published here with other content, so this snapshot "
-            "cannot be continued here; import it into another installation."
-        )
-    if manifest.shared_library:
-        libraries.require_same(store, manifest.shared_library)
-    for name, target, sha256 in _archives(manifest):
+    if found:
+        _require_same(found.value, version)
+    library = None
+    if used := manifest.shared_library:
+        libraries.require_same(store, used)
+        library = keys.library(used.name, used.version, used.sha256)
+    for name, target, sha256 in _archives(manifest, version, library):
         member = next(archive.members, None)
         if member is None or member.name != name or not member.isfile():
             raise SnapshotRefusedError(f"{archive.path} lacks {name}; export it again.")
@@ -264,23 +265,31 @@ def _publish(store: ObjectStore, version: ArtifactManifest, manifest: Manifest, 
                 store.put_file(target, content, sha256)
     if manifest.shared_library:
         libraries.accept(store, manifest.shared_library)
-    if found:
-        return False
-    try:
-        documents.write(store, key, version, new=True)
-    except ConflictError:
-        return False
-    return True
+
+    def settled(earlier: ArtifactManifest | None) -> ArtifactManifest:
+        if earlier is not None:
+            _require_same(earlier, version)
+        return earlier or version
+
+    return documents.update(store, key, ArtifactManifest, settled).value is version
 
 
-def _archives(manifest: Manifest) -> list[tuple[str, str, str]]:
+def _require_same(here: ArtifactManifest, version: ArtifactManifest) -> None:
+    if here.artifact_sha256 != version.artifact_sha256:
+        raise PublishedError(
+            f"Version {version.version} of {version.job} is published here with other content, so this snapshot "
+            "cannot be continued here; import it into another installation."
+        )
+
+
+def _archives(manifest: Manifest, version: ArtifactManifest, library: str | None) -> list[tuple[str, str, str]]:
     """What a job needs beside its state: the member's name, its key in a bucket, and its hash."""
     found = [
-        ("artifact.zip", keys.artifact(manifest.job, manifest.version), manifest.artifact_sha256),
+        ("artifact.zip", version.archive, manifest.artifact_sha256),
         ("runtime.zip", keys.runtime(manifest.runtime_sha256), manifest.runtime_sha256),
     ]
-    if used := manifest.shared_library:
-        found.append((_LIBRARY, keys.library(used.name, used.version), used.sha256))
+    if manifest.shared_library and library:
+        found.append((_LIBRARY, library, manifest.shared_library.sha256))
     return found
 
 

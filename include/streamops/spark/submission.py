@@ -13,7 +13,6 @@ from pathlib import Path
 
 from streamops.model.definitions import ALLOWED_SPARK_CONF, ALLOWED_SPARK_CONF_TEXT, Param, Resources
 from streamops.model.errors import NotFoundError, RefusedError
-from streamops.model.records import LibraryUse
 from streamops.settings import Settings
 from streamops.spark import jvm
 from streamops.store import keys
@@ -35,12 +34,13 @@ class Submission:
     version: str
     deployment: int
     launch: str
+    artifact: str  # its key
     artifact_sha256: str
     runtime_sha256: str
     resources: Resources = field(default_factory=Resources)
     spark: dict[str, Param] = field(default_factory=dict)
     realtime: bool = False  # whether any stage runs in real time
-    library: LibraryUse | None = None
+    library: tuple[str, str] | None = None  # key and hash of the shared library's archive
 
 
 def executor_cores(resources: Resources, spark: dict[str, Param]) -> int:
@@ -98,8 +98,8 @@ def application_args(settings: Settings, submission: Submission) -> list[str]:
     """Everything after the jar: the inner submission, which runs on the node that hosts the driver."""
     conf = [part for key, value in spark_conf(settings, submission).items() for part in ("--conf", f"{key}={value}")]
     library: list[str] = []
-    if used := submission.library:
-        library = ["--library", keys.library(used.name, used.version), "--library-sha256", used.sha256]
+    if submission.library:
+        library = ["--library", submission.library[0], "--library-sha256", submission.library[1]]
     return [
         "--master", settings.spark_master,
         "--properties-file", f"{settings.node_dir}/spark-defaults.conf",
@@ -110,7 +110,7 @@ def application_args(settings: Settings, submission: Submission) -> list[str]:
         "--launch", submission.launch,
         "--deployment", str(submission.deployment),
         "--bucket", settings.s3_bucket,
-        "--artifact", keys.artifact(submission.job, submission.version),
+        "--artifact", submission.artifact,
         "--artifact-sha256", submission.artifact_sha256,
         "--runtime", keys.runtime(submission.runtime_sha256),
         "--runtime-sha256", submission.runtime_sha256,

@@ -8,9 +8,9 @@ def artifacts() -> str:
     return "artifacts/"
 
 
-def artifact(job: str, version: str) -> str:
-    """The archive of a published version."""
-    return f"{versions(job)}{checked('version', version)}/artifact.zip"
+def artifact(job: str, version: str, sha256: str | None) -> str:
+    """The archive of a published version: named by its hash, or as before manifests of format 2 (None)."""
+    return f"{versions(job)}{checked('version', version)}/{sha256 or 'artifact'}.zip"
 
 
 def artifact_manifest(job: str, version: str) -> str:
@@ -33,9 +33,9 @@ def library_versions(library: str) -> str:
     return f"libraries/{checked('library', library)}/"
 
 
-def library(library: str, version: str) -> str:
-    """The archive of a version of a shared library."""
-    return f"{library_versions(library)}{checked('version', version)}/library.zip"
+def library(library: str, version: str, sha256: str | None) -> str:
+    """The archive of a version of a shared library: named by its hash, or as before manifests of format 2 (None)."""
+    return f"{library_versions(library)}{checked('version', version)}/{sha256 or 'library'}.zip"
 
 
 def library_manifest(library: str, version: str) -> str:

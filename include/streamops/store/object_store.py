@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import builtins
+import io
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -131,6 +132,15 @@ class ObjectStore:
             raise self._translated(error, key) from error
         version: str | None = answer.get("VersionId")
         return version
+
+    def place(self, key: str, body: bytes, sha256: str) -> None:
+        """Make sure that these bytes lie under a key that is theirs alone; ``sha256`` is their hash, in hex."""
+        try:
+            if self.head(key).sha256 == sha256:
+                return
+        except NotFoundError:
+            pass
+        self.put_file(key, io.BytesIO(body), sha256)
 
     def put(self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False) -> str:
         """Write one object and return its etag.

@@ -238,7 +238,7 @@ class Reconciler:
             if not ports.submitter.room_for(version.definition):
                 return []
             deployment = jobs.deployment(ports.store, record.job, record.deployment)
-            driver = ports.submitter.submit(steps.recorded(deployment, version, record.launch))
+            driver = ports.submitter.submit(steps.recorded(ports.store, deployment, version, record.launch))
         except StreamOpsError as error:
             return self._said(f"{record.job}: its second driver is not started; {error}")
         return self._said(f"{record.job}: a second driver, {driver}, is started, and watches over the first")

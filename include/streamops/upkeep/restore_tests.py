@@ -215,7 +215,7 @@ class RestoreTests:
             RefusedError: what is published is not what the snapshot was taken with.
         """
         store = self.engine.store
-        body = store.get(keys.artifact(manifest.job, manifest.version)).body
+        body = store.get(version.archive).body
         if archives.sha256(body) != manifest.artifact_sha256:
             raise RefusedError(
                 f"Snapshot {manifest.job}/{manifest.name} was taken with other code than what {manifest.version} "
@@ -223,7 +223,6 @@ class RestoreTests:
             )
         definition = derived(version.definition, test)
         packed = archives.pack({**archives.unpack(body), "definition.json": definition.canonical().encode()})
-        store.put(keys.artifact(definition.job, definition.version), packed)
         moved = version.model_copy(
             update={
                 "job": definition.job,
@@ -233,6 +232,7 @@ class RestoreTests:
                 "published": now(),
             }
         )
+        store.place(moved.archive, packed, moved.artifact_sha256)
         documents.write(store, keys.artifact_manifest(definition.job, definition.version), moved)
         return definition
 

@@ -10,16 +10,16 @@ import re
 import subprocess
 import sys
 import tempfile
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
 from streamops.model import definitions, records
 from streamops.model.definitions import Definition
-from streamops.model.errors import ConflictError, DefinitionError, NotFoundError, PublishedError
+from streamops.model.errors import DefinitionError, NotFoundError, PublishedError
 from streamops.model.names import SCRATCH, checked
 from streamops.model.records import JobRecord, LibraryUse
 from streamops.model.stored import Stored
@@ -36,10 +36,14 @@ REPARTITION = "repartition"  # brings kept state into the version's number of pa
 
 
 class ArtifactManifest(Stored):
-    """Written last; a version exists when this exists. ``size`` is the artifact's, in bytes."""
+    """Written last; a version exists when this exists. ``size`` is the artifact's, in bytes.
+
+    In format 1 the archive's key did not carry its hash.
+    """
 
     model_config = ConfigDict(serialize_by_alias=True)
 
+    format: Literal[1, 2] = 2  # type: ignore[assignment]
     job: str
     version: str
     artifact_sha256: str
@@ -49,6 +53,11 @@ class ArtifactManifest(Stored):
     published: datetime
     runtime_can: tuple[str, ...] = ()  # what a runner published earlier could not do
     fingerprints: dict[str, Any] = {}  # per stage, for the verdict before an upgrade
+
+    @property
+    def archive(self) -> str:
+        """The key of the artifact."""
+        return keys.artifact(self.job, self.version, self.artifact_sha256 if self.format > 1 else None)
 
 
 class Published(BaseModel):
@@ -111,23 +120,21 @@ def publish(
         runtime_can=(REPARTITION,),
         fingerprints=fingerprints,
     )
-    if earlier := _find(store, definition.job, definition.version):
-        done = _same(earlier, sha)
-        if fingerprints and not earlier.fingerprints:  # published before there were any
-            completed = earlier.model_copy(update={"fingerprints": fingerprints})
-            documents.write(store, keys.artifact_manifest(definition.job, definition.version), completed)
-        return done
-    _put_once(store, keys.runtime(manifest.runtime_sha256), runtime)
-    # The key carries no hash, so a half-finished publish of other content may lie there: the manifest decides.
-    store.put(keys.artifact(definition.job, definition.version), artifact)
-    try:
-        documents.write(store, keys.artifact_manifest(definition.job, definition.version), manifest, new=True)
-    except ConflictError:
-        found = _find(store, definition.job, definition.version)
-        if found is None:
-            raise
-        return _same(found, sha)
-    return _published(manifest, fresh=True)
+    store.place(keys.runtime(manifest.runtime_sha256), runtime, manifest.runtime_sha256)
+
+    def settled(earlier: ArtifactManifest | None) -> ArtifactManifest:
+        if earlier is None:
+            store.place(manifest.archive, artifact, sha)
+            return manifest
+        _require_same(earlier, sha)
+        store.place(earlier.archive, artifact, sha)  # whatever became of it since
+        if earlier.fingerprints or not fingerprints:
+            return earlier
+        return earlier.model_copy(update={"fingerprints": fingerprints})  # published before there were any
+
+    key = keys.artifact_manifest(definition.job, definition.version)
+    found = documents.update(store, key, ArtifactManifest, settled).value
+    return _published(found, fresh=found is manifest)
 
 
 def collect(directory: Path, version: str | None = None) -> tuple[Definition, dict[str, bytes]]:
@@ -213,13 +220,12 @@ def _find(store: ObjectStore, job: str, version: str) -> ArtifactManifest | None
     return found.value if found else None
 
 
-def _same(earlier: ArtifactManifest, sha: str) -> Published:
+def _require_same(earlier: ArtifactManifest, sha: str) -> None:
     if earlier.artifact_sha256 != sha:
         raise PublishedError(
             f"{earlier.job} {earlier.version} is published with other content ({earlier.artifact_sha256[:12]}, this is "
             f"{sha[:12]}); a version never changes, so choose a new version name."
         )
-    return _published(earlier, fresh=False)
 
 
 def _published(manifest: ArtifactManifest, *, fresh: bool) -> Published:
@@ -232,11 +238,6 @@ def _published(manifest: ArtifactManifest, *, fresh: bool) -> Published:
         definition=manifest.definition,
         fresh=fresh,
     )
-
-
-def _put_once(store: ObjectStore, key: str, body: bytes) -> None:
-    with suppress(ConflictError):  # content-addressed: what is there is the same
-        store.put(key, body, if_absent=True)
 
 
 def _is_code(name: str) -> bool:
@@ -266,7 +267,7 @@ def _plans(store: ObjectStore, directory: Path, definition: Definition, library:
 
 def plans_with(store: ObjectStore, manifest: ArtifactManifest, library: LibraryUse) -> dict[str, Fingerprint | None]:
     """The fingerprints of a published version with another version of its library. Raises DefinitionError."""
-    body = store.get(keys.artifact(manifest.job, manifest.version)).body
+    body = store.get(manifest.archive).body
     with tempfile.TemporaryDirectory() as temporary, libraries.unpacked(store, library) as place:
         archives.extract(body, Path(temporary), _importable)
         definition = Path(temporary, f"{manifest.version}.yaml")

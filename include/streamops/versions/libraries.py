@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -40,8 +41,12 @@ class LibraryDefinition(BaseModel):
 
 
 class LibraryManifest(Stored):
-    """Written last; a version exists when this exists. ``size`` is the archive's, in bytes."""
+    """Written last; a version exists when this exists. ``size`` is the archive's, in bytes.
 
+    In format 1 the archive's key did not carry its hash.
+    """
+
+    format: Literal[1, 2] = 2  # type: ignore[assignment]
     library: str
     version: str
     description: str = ""
@@ -53,6 +58,11 @@ class LibraryManifest(Stored):
     def use(self) -> LibraryUse:
         """This version, as a deployment records it."""
         return LibraryUse(name=self.library, version=self.version, sha256=self.sha256)
+
+    @property
+    def archive(self) -> str:
+        """The key of the archive."""
+        return keys.library(self.library, self.version, self.sha256 if self.format > 1 else None)
 
 
 def publish(store: ObjectStore, directory: Path) -> LibraryManifest:
@@ -67,15 +77,14 @@ def publish(store: ObjectStore, directory: Path) -> LibraryManifest:
     manifest = LibraryManifest(
         **definition.model_dump(), sha256=archives.sha256(body), size=len(body), published=records.now()
     )
+
+    def settled(earlier: LibraryManifest | None) -> LibraryManifest:
+        found = _same(earlier, manifest) if earlier else manifest
+        store.place(found.archive, body, manifest.sha256)  # whatever became of it since
+        return found
+
     key = keys.library_manifest(definition.library, definition.version)
-    if earlier := documents.read(store, key, LibraryManifest):
-        return _same(earlier.value, manifest)
-    store.put(keys.library(definition.library, definition.version), body)
-    try:
-        documents.write(store, key, manifest, new=True)
-    except ConflictError:
-        return _same(load(store, definition.library, definition.version), manifest)
-    return manifest
+    return documents.update(store, key, LibraryManifest, settled).value
 
 
 def require_same(store: ObjectStore, use: LibraryUse) -> None:
@@ -95,7 +104,7 @@ def accept(store: ObjectStore, use: LibraryUse) -> None:
     Raises:
         PublishedError: the version is published here with other content.
     """
-    size = store.head(keys.library(use.name, use.version)).size
+    size = store.head(keys.library(use.name, use.version, use.sha256)).size
     manifest = LibraryManifest(
         library=use.name, version=use.version, sha256=use.sha256, size=size, published=records.now()
     )
@@ -202,7 +211,7 @@ def unpacked(store: ObjectStore, use: LibraryUse) -> Iterator[Path]:
     Raises:
         PublishedError: the archive is not what was published.
     """
-    body = store.get(keys.library(use.name, use.version)).body
+    body = store.get(load(store, use.name, use.version).archive).body
     if archives.sha256(body) != use.sha256:
         raise PublishedError(f"The archive of library {use.label} was altered; publish it under a new version.")
     with tempfile.TemporaryDirectory() as temporary:
