@@ -66,13 +66,13 @@ def test_the_lock_of_a_finished_dag_run_is_taken_over_and_the_abandoned_operatio
     take(store, "one")
     assert take(store, "two", finished=True).abandoned == "one"
     with pytest.raises(LockedError, match="two does"):
-        locks.renew(store, "job", "one", now())
+        locks.renew(store, "job", "one", now(), fence=1)
     assert not locks.release(store, "job", "one")
 
 
 def test_a_shells_lock_expires_only_without_renewal(store: ObjectStore) -> None:
     take(store, "one", SHELL)
-    locks.renew(store, "job", "one", now() + timedelta(minutes=4))
+    locks.renew(store, "job", "one", now() + timedelta(minutes=4), fence=1)
     with pytest.raises(LockedError, match="command line c of bob"):
         take(store, "two", SHELL, later=6)
     assert take(store, "two", SHELL, later=8).operation == "two"

@@ -109,7 +109,7 @@ def test_a_second_writer_is_found(running: Rig) -> None:
     assert other is not None
     checks.writes_alone(running)
     submitted = running.cluster.submitted[str(other.launch)]
-    jobs.change(running.store, JOB, {"standby": "second"})
+    jobs.change(running.store, JOB, {"standby": "second"}, jobs.record(running.store, JOB).fence)
     running.cluster.submit(replace(submitted, launch="second"))
     try:
         running.wait(lambda: "second" in running.drivers_that_write(), "the second driver")
@@ -118,7 +118,7 @@ def test_a_second_writer_is_found(running: Rig) -> None:
         with pytest.raises(AssertionError):
             checks.one_writer(running, "v1")
     finally:
-        jobs.change(running.store, JOB, {"standby": None})
+        jobs.change(running.store, JOB, {"standby": None}, jobs.record(running.store, JOB).fence)
     checks.one_writer(running, "v1")
 
 
@@ -135,12 +135,12 @@ def test_a_driver_that_writes_where_none_should_is_found(running: Rig) -> None:
 def test_a_record_that_is_not_true_is_found(running: Rig, wrong: dict[str, object]) -> None:
     checks.true_record(running)
     before = running.record()
-    jobs.change(running.store, JOB, wrong)
+    jobs.change(running.store, JOB, wrong, jobs.record(running.store, JOB).fence)
     try:
         with pytest.raises(AssertionError):
             checks.true_record(running)
     finally:
-        jobs.change(running.store, JOB, before.model_dump(include=set(wrong)))
+        jobs.change(running.store, JOB, before.model_dump(include=set(wrong)), jobs.record(running.store, JOB).fence)
 
 
 def test_a_lock_that_is_held_is_found(running: Rig) -> None:

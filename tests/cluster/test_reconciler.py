@@ -69,9 +69,9 @@ def test_a_driver_that_nobody_holds_comes_back_from_its_checkpoint_and_says_why(
 def test_a_paused_job_and_one_of_a_stopped_cluster_are_left_alone(rig: Rig) -> None:
     deployed(rig)
     silent_long_ago(rig)
-    jobs.change(rig.store, JOB, {"paused": True})
+    jobs.change(rig.store, JOB, {"paused": True}, jobs.record(rig.store, JOB).fence)
     assert once(rig) == []
-    jobs.change(rig.store, JOB, {"paused": False})
+    jobs.change(rig.store, JOB, {"paused": False}, jobs.record(rig.store, JOB).fence)
     cluster_record.change(rig.store, {"state": "stopped"})
     rig.nodes.up = set()
     assert once(rig) == []

@@ -131,7 +131,7 @@ def take_over(job, operator) -> None:
     deployment = jobs.deployment(job.store, job.name, record.deployment)
     version = artifacts.load_manifest(job.store, job.name, deployment.version)
     documents.write(job.store, keys.control(job.name, launch), Control(command="run", sequence=1), new=True)
-    jobs.change(job.store, job.name, {"launch": launch, "changed_by": launch})
+    jobs.change(job.store, job.name, {"launch": launch, "changed_by": launch}, jobs.record(job.store, job.name).fence)
     leases.grant(job.store, job.name, launch, record.deployment)
     operator.ports().submitter.submit(
         Submission(

@@ -45,7 +45,7 @@ def test_without_its_database_airflow_begins_anew_and_nothing_else_is_lost(stack
 
     for other in known(job.store):  # what other tests left is not for the new Airflow's first reconciliation
         if other.job != job.name:
-            jobs.change(job.store, other.job, {"paused": True})
+            jobs.change(job.store, other.job, {"paused": True}, jobs.record(job.store, other.job).fence)
     lifecycle.up(servers.layout.home, generator=False)
     for dag_id in ("reconcile", "verify_snapshots"):  # as for all tests
         paused(stack, dag_id)

@@ -84,7 +84,9 @@ def test_what_is_pinned_in_use_or_the_only_good_one_stays(shelf: Shelf) -> None:
 
 
 def test_a_stopped_job_and_a_fork_hold_what_they_need(shelf: Shelf) -> None:
-    jobs.change(shelf.store, JOB, {"desired": "stopped-with-snapshot", "snapshot": "s1"})
+    jobs.change(
+        shelf.store, JOB, {"desired": "stopped-with-snapshot", "snapshot": "s1"}, jobs.record(shelf.store, JOB).fence
+    )
     fork = Shelf(shelf.settings, job="fork")
     fork.deploy(2, from_snapshot=f"{JOB}/s2")
     assert set(prune(shelf, Keep(last=1))) == {"s3", "s4"}

@@ -127,9 +127,10 @@ def _set_paused(job: str, paused: bool) -> None:
     user = getpass.getuser()
     change = f"{'pause' if paused else 'resume'}-{uuid.uuid4().hex[:8]}"
     owner = Owner(kind="cli", run_id=change, user=user)
-    locks.acquire(store, job, change, "jobs pause" if paused else "jobs resume", owner, lambda _: None, records.now())
+    what = "jobs pause" if paused else "jobs resume"
+    lock = locks.acquire(store, job, change, what, owner, lambda _: None, records.now())
     try:
-        job_state.change(store, job, {"paused": paused, "changed_by": change})
+        job_state.change(store, job, {"paused": paused, "changed_by": change}, lock.fence)
     finally:
         locks.release(store, job, change)
 

@@ -45,6 +45,10 @@ class LockedError(StreamOpsError):
     """Another operation holds the job's operation lock; the message names the owner."""
 
 
+class OvertakenError(LockedError):
+    """Another process goes on with the same operation; this one does nothing more in it."""
+
+
 class RefusedError(StreamOpsError):
     """The request is not allowed in the present state of the job; nothing was touched."""
 

@@ -55,6 +55,7 @@ class JobRecord(Stored):
     paused: bool = False  # reconciliation leaves it alone
     snapshot: str | None = None  # the snapshot it was stopped with, if any
     changed_by: str = ""  # operation id
+    fence: int = 0  # of the highest lock that wrote it; what holds a lower one may not
 
 
 class StageStart(Part):

@@ -11,7 +11,7 @@ from typing import Any
 from streamops import snapshots
 from streamops.cluster.presence import held
 from streamops.model import records
-from streamops.model.errors import StreamOpsError
+from streamops.model.errors import OvertakenError, StreamOpsError
 from streamops.model.records import Deployment, JobRecord, Offsets
 from streamops.operations import checks, cluster_checks, health, steps
 from streamops.operations.context import StepContext
@@ -69,15 +69,32 @@ def claim(context: StepContext, wanted: list[str]) -> Claimed:
     Raises:
         LockedError: another operation works on one of them. Nothing was done.
     """
-    store, operation, owners = context.ports.store, context.operation, context.ports.owners.finished
     try:
         for job in wanted:
-            locks.acquire(store, job, operation.id, operation.request.runbook, operation.owner, owners, records.now())
+            _take(context, job)
+    except OvertakenError:
+        raise
     except StreamOpsError:
         release(context)
         raise
-    found = {job: jobs.record(store, job) for job in wanted}
+    found = {job: jobs.record(context.ports.store, job) for job in wanted}
     return Claimed(jobs=tuple(wanted), records={job: item for job, item in found.items() if item})
+
+
+def take_up(context: StepContext) -> None:
+    """Another process goes on with the operation: the one before it may not change these jobs any more."""
+    for record in claimed(context):
+        held = locks.read(context.ports.store, record.job)
+        if held is not None and held.value.operation == context.operation.id:
+            _take(context, record.job)
+
+
+def _take(context: StepContext, job: str) -> None:
+    store, operation, owners = context.ports.store, context.operation, context.ports.owners.finished
+    context.require_turn()
+    lock = locks.acquire(store, job, operation.id, operation.request.runbook, operation.owner, owners, records.now())
+    context.fences[job] = lock.fence
+    jobs.claim(store, job, lock.fence)
 
 
 def known(context: StepContext) -> list[str]:
@@ -95,7 +112,8 @@ def release(context: StepContext) -> None:
 def renew(context: StepContext) -> None:
     """Show that the holder of the jobs' locks lives."""
     for record in claimed(context):
-        locks.renew(context.ports.store, record.job, context.operation.id, records.now())
+        fence = context.fences.get(record.job, 0)
+        locks.renew(context.ports.store, record.job, context.operation.id, records.now(), fence=fence)
 
 
 # --- stop
@@ -166,8 +184,7 @@ def export(context: StepContext, name: str | None) -> JobsKept:
             record = job.operation.steps["export"].model_copy(update={"facts": exported.recorded()})
             told = replace(job, operation=job.operation.with_step("export", record))
             _, found = steps.commit_manifest(told, "export")
-        update = {"desired": "stopped-with-snapshot", "snapshot": name, "changed_by": context.operation.id}
-        jobs.change(context.ports.store, job.job, update)
+        job.change({"desired": "stopped-with-snapshot", "snapshot": name})
         kept[job.job] = Kept(snapshot=name, objects=len(found.objects), bytes=found.size)
     return JobsKept(snapshots=kept)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from streamops.model.errors import UnhealthyError
@@ -15,7 +15,7 @@ from streamops.operations.operation import F, Operation, Request
 from streamops.operations.ports import Ports
 from streamops.operations.requests import NewVersion
 from streamops.snapshots import Origin
-from streamops.store import jobs, waiting
+from streamops.store import jobs, locks, waiting
 from streamops.versions import artifacts
 from streamops.versions.artifacts import ArtifactManifest
 
@@ -30,6 +30,20 @@ class StepContext:
     operation: Operation
     say: Callable[[str], None]
     why: str = ""  # what the wait of the step ended with
+    fences: dict[str, int] = field(default_factory=dict)  # of the locks that this process holds, by scope
+
+    @property
+    def fence(self) -> int:
+        """What this process may change the job with."""
+        return self.fences.get(self.job, 0)
+
+    def require_turn(self) -> None:
+        """Make sure, right before a side effect, that no other process went on with this. Raises OvertakenError."""
+        locks.require(self.ports.store, self.job, self.fence)
+
+    def change(self, update: Mapping[str, object]) -> None:
+        """Set fields of the job record, in the name of this operation. Raises OvertakenError."""
+        jobs.change(self.ports.store, self.job, {**update, "changed_by": self.operation.id}, self.fence)
 
     @property
     def job(self) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 from streamops.model.errors import (
     ConflictError,
     NotFoundError,
+    OvertakenError,
     RefusedError,
     StreamOpsError,
     UnhealthyError,
@@ -51,6 +52,7 @@ class Engine:
     ) -> None:
         self.ports, self.say, self.at_point = ports, say, at_point
         self.store = ports.store
+        self._fences: dict[tuple[str, str], dict[str, int]] = {}  # by operation, of each scope whose lock is taken up
 
     # --- the life of an operation
 
@@ -63,15 +65,13 @@ class Engine:
         found = self.find(request.job, operation_id)
         if found is not None and found.state in OVER:
             return found
-        lock = locks.acquire(
-            self.store, request.job, operation_id, request.runbook, owner, self.ports.owners.finished, now()
-        )
+        lock = self._acquire(request.job, operation_id, request.runbook, owner)
         if lock.abandoned and lock.abandoned != operation_id:
-            self._settle(request.job, lock.abandoned)
+            self._settle(request.job, lock.abandoned, lock.fence)
         if lock.abandoned:
-            locks.renew(self.store, request.job, operation_id, now(), settled=True)
+            locks.renew(self.store, request.job, operation_id, now(), fence=lock.fence, settled=True)
         if found is not None:
-            return self._change(found.job, operation_id, {"state": "running"}) if found.state == "failed" else found
+            return self._change(found.job, operation_id, {"state": "running", "fence": lock.fence})
         moment = now()
         operation = Operation(
             id=operation_id,
@@ -80,11 +80,12 @@ class Engine:
             created=moment,
             updated=moment,
             before=None if request.job == CLUSTER else jobs.as_found(self.store, request.job),
+            fence=lock.fence,
         )
         try:
             documents.write(self.store, keys.operation(request.job, operation_id), operation, new=True)
         except ConflictError:  # another try of the same task was faster
-            return self._read(request.job, operation_id)
+            return self._change(request.job, operation_id, {"fence": lock.fence})
         self.say(f"Operation {operation_id}: {request.runbook} of {label(request.job)} for {owner.label()}")
         return operation
 
@@ -114,7 +115,7 @@ class Engine:
             LockedError: the job went to another operation.
             StreamOpsError: what a step ran into; the step can be tried again.
         """
-        operation = self._read(job, operation_id)
+        operation = self._taken_up(job, operation_id)
         runbook = runbooks.of(operation)
         mine = [step for step in runbook.steps if step.task == task]
         if not mine:
@@ -153,9 +154,9 @@ class Engine:
 
     def fail(self, job: str, operation_id: str, reason: str) -> None:
         """Record that the operation failed. An operation that is over stays as it is."""
-        operation = self._read(job, operation_id)
-        if operation.state != "running":
+        if self._read(job, operation_id).state != "running":
             return
+        self._taken_up(job, operation_id)
         operation = self._change(job, operation_id, {"state": "failed", "reason": reason})
         self._tell_truth(operation)
         settling.settle(self.ports, operation, "failed", self.say)
@@ -163,7 +164,7 @@ class Engine:
 
     def undo(self, job: str, operation_id: str) -> str:
         """Take a failed operation back, step by recorded step; says what was done."""
-        operation = self._read(job, operation_id)
+        operation = self._taken_up(job, operation_id)
         if operation.state in OVER:
             return f"Operation {operation_id} is {operation.state}; there is nothing to undo."
         back = runbooks.of(operation).undo_plan(operation)
@@ -181,7 +182,7 @@ class Engine:
         operation = self.find(job, operation_id) if job == CLUSTER else None
         if operation is not None:
             cluster_jobs.release(self._context(operation))
-        if locks.release(self.store, job, operation_id):
+        if locks.release(self.store, job, operation_id, self._fence(job, operation_id)):
             self.say(f"The operation lock of {label(job)} is free")
 
     # --- without Airflow
@@ -254,15 +255,43 @@ class Engine:
                 raise RefusedError(
                     f"{operation.owner.label()} still works on {operation_id}; end that first, then {verb} it."
                 )
-            locks.renew(self.store, job, operation_id, now())
-        else:
-            helper = Owner(kind="cli", run_id=operation_id, user=operation.owner.user)
-            locks.acquire(
-                self.store, job, operation_id, operation.request.runbook, helper, self.ports.owners.finished, now()
-            )
+            return self._taken_up(job, operation_id)
+        helper = Owner(kind="cli", run_id=operation_id, user=operation.owner.user)
+        lock = self._acquire(job, operation_id, operation.request.runbook, helper)
+        return self._change(job, operation_id, {"fence": lock.fence})
+
+    # --- whose turn it is
+
+    def _acquire(self, job: str, operation_id: str, runbook: str, owner: Owner) -> locks.Lock:
+        """Take the lock, and with it the right to act: whoever had it before finds out at its next write."""
+        lock = locks.acquire(self.store, job, operation_id, runbook, owner, self.ports.owners.finished, now())
+        self._fences[job, operation_id] = {job: lock.fence}
+        if job != CLUSTER:
+            jobs.claim(self.store, job, lock.fence)
+        return lock
+
+    def _taken_up(self, job: str, operation_id: str) -> Operation:
+        """The operation, which this process alone works on from here on, if its lock is still held for it.
+
+        Two tries of a task, or a task that was cleared while another one works, never act together: the later one
+        goes on, and the earlier one ends before its next side effect.
+        """
+        operation = self._read(job, operation_id)
+        held = locks.read(self.store, job)
+        if (job, operation_id) in self._fences or operation.state in OVER:
+            return operation
+        if held is None or held.value.operation != operation_id or held.value.owner is None:
+            return operation
+        lock = self._acquire(job, operation_id, operation.request.runbook, held.value.owner)
+        operation = self._change(job, operation_id, {"fence": lock.fence})
+        if job == CLUSTER:
+            cluster_jobs.take_up(self._context(operation))
         return operation
 
-    def _settle(self, job: str, operation_id: str) -> None:
+    def _fence(self, job: str, operation_id: str) -> int | None:
+        return self._fences.get((job, operation_id), {}).get(job)
+
+    def _settle(self, job: str, operation_id: str, fence: int) -> None:
         """An operation whose owner is gone is undone before the next one begins."""
         operation = self.find(job, operation_id)
         if operation is None or operation.state in OVER:
@@ -270,6 +299,10 @@ class Engine:
         self.say(
             f"Operation {operation_id} was abandoned at {runbooks.of(operation).at(operation)}: it is undone first"
         )
+        self._fences[job, operation_id] = {job: fence}
+        self._change(job, operation_id, {"fence": fence})
+        if job == CLUSTER:
+            cluster_jobs.take_up(self._context(operation))
         self.fail(job, operation_id, "abandoned by its owner")
         back = runbooks.of(operation).undo_plan(operation)
         for name in back.steps:
@@ -292,6 +325,7 @@ class Engine:
         if look := step.look:
             found = context.wait(lambda: look(context), step.within(operation.request), step.awaited)
             context = replace(context, why=found.why)
+        context.require_turn()
         facts = step.act(context).recorded()
         self.at_point(name, "after")
         operation = self._record(job, operation_id, name, facts=facts)
@@ -303,11 +337,13 @@ class Engine:
         operation = self._read(job, operation_id)
         if name in operation.undo and operation.undo[name].finished:
             return
-        if locked:
-            locks.renew(self.store, job, operation_id, now())
+        if locked and (fence := self._fence(job, operation_id)) is not None:
+            locks.renew(self.store, job, operation_id, now(), fence=fence)
         operation = self._record(job, operation_id, name, started=True, which="undo")
         self.at_point(f"undo:{name}", "before")
-        facts = runbooks.of(operation).undo[name](self._context(operation)).recorded()
+        context = self._context(operation)
+        context.require_turn()
+        facts = runbooks.of(operation).undo[name](context).recorded()
         self.at_point(f"undo:{name}", "after")
         operation = self._record(job, operation_id, name, facts=facts, which="undo")
         self.say(f"Undo step {name} of {operation_id} done in {operation.undo[name].seconds or 0.0:.2f} s")
@@ -320,12 +356,11 @@ class Engine:
                 "nothing more is done in it. Trigger the runbook again."
             )
         if operation.state == "failed":  # someone cleared a task: continue, if the job is still free
-            finished = self.ports.owners.finished
-            runbook, owner = operation.request.runbook, operation.owner
-            locks.acquire(self.store, operation.job, operation.id, runbook, owner, finished, now())
-            self._change(operation.job, operation.id, {"state": "running", "reason": ""})
+            lock = self._acquire(operation.job, operation.id, operation.request.runbook, operation.owner)
+            self._change(operation.job, operation.id, {"state": "running", "reason": "", "fence": lock.fence})
             return
-        locks.renew(self.store, operation.job, operation.id, now())
+        fence = self._fence(operation.job, operation.id)
+        locks.renew(self.store, operation.job, operation.id, now(), fence=-1 if fence is None else fence)
 
     def _record(
         self,
@@ -356,8 +391,13 @@ class Engine:
         )
 
     def _rewrite(self, job: str, operation_id: str, change: Callable[[Operation], Operation]) -> Operation:
+        fence = self._fence(job, operation_id)
+
         def changed(old: Operation | None) -> Operation:
-            return change(_known(old, job, operation_id))
+            operation = _known(old, job, operation_id)
+            if fence is not None and operation.fence > fence:
+                raise OvertakenError(f"Another process works on operation {operation_id} by now; this one does not.")
+            return change(operation)
 
         return documents.update(self.store, keys.operation(job, operation_id), Operation, changed).value
 
@@ -366,7 +406,8 @@ class Engine:
         return _known(found.value if found else None, job, operation_id)
 
     def _context(self, operation: Operation) -> StepContext:
-        return StepContext(self.ports, operation, self.say)
+        fences = self._fences.get((operation.job, operation.id), {})
+        return StepContext(self.ports, operation, self.say, fences=fences)
 
     def _tell_truth(self, operation: Operation) -> None:
         """A job whose new driver ended for good is not running, whatever was wished for."""
@@ -375,11 +416,12 @@ class Engine:
         found = jobs.status(self.store, operation.job, operation.id)
         record = jobs.record(self.store, operation.job)
         if record and record.launch == operation.id and found and found.state in FINAL:
-            jobs.change(self.store, operation.job, {"desired": "stopped", "changed_by": operation.id})
+            update = {"desired": "stopped", "changed_by": operation.id}
+            jobs.change(self.store, operation.job, update, self._context(operation).fence)
 
     def _renewing(self, job: str, operation_id: str) -> AbstractContextManager[None]:
         def renew() -> None:
-            locks.renew(self.store, job, operation_id, now())
+            locks.renew(self.store, job, operation_id, now(), fence=self._fence(job, operation_id) or 0)
             if job == CLUSTER:
                 cluster_jobs.renew(self._context(self._read(job, operation_id)))
 

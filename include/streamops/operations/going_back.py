@@ -163,8 +163,7 @@ def reserve(context: StepContext) -> Reserved:
     present = jobs.deployment(store, context.job, context.before.deployment)
     settings = replace(steps.Settings.inherited(old, version.definition), logging=present.logging)
     facts = steps.install(context, version, manifest, context.number, context.launch, settings)
-    update = {"standby": None if cold else context.launch, "last_deployment": context.number}
-    jobs.change(store, context.job, {**update, "changed_by": context.operation.id})
+    context.change({"standby": None if cold else context.launch, "last_deployment": context.number})
     return facts.model_copy(update={"cold": cold})
 
 

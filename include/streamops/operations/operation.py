@@ -121,6 +121,7 @@ class Operation(Stored):
     steps: dict[str, StepRecord] = {}
     undo: dict[str, StepRecord] = {}  # the steps of undoing it, by name
     before: JobRecord | None = None  # the job record when the operation began
+    fence: int = 0  # of the process that works on it; one with a lower number was overtaken
 
     @property
     def job(self) -> str:

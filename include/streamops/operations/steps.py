@@ -184,10 +184,9 @@ def give(context: StepContext, version: str | None, number: int, launch: str) ->
         "launch": launch,
         "standby": None,
         "snapshot": None,
-        "changed_by": context.operation.id,
     }
     jobs.tell(context.ports.store, context.job, launch, Control(command="run", operation=context.operation.id))
-    jobs.change(context.ports.store, context.job, update)
+    context.change(update)
     context.say(f"Job record: {context.job} is {version}, deployment {number}, launch {launch}")
 
 
@@ -250,6 +249,7 @@ def put(context: StepContext, what: Submission, step: str, *, undo: bool = False
     if context.until(there, context.ports.adopt_wait_s if again else 0):
         context.say(f"Launch {what.launch} runs already: adopted, nothing is submitted")
         return Submitted(launch=what.launch, adopted=True, deployment=what.deployment)
+    context.require_turn()
     began = time.monotonic()
     driver = context.ports.submitter.submit(what)
     context.say(f"Driver {driver} submitted for launch {what.launch} in {time.monotonic() - began:.1f} s")
@@ -317,7 +317,7 @@ def request_stop(context: StepContext, *, to_stay: bool = False) -> AskedToStop:
         return AskedToStop(stopped=False)
     store, operation = context.ports.store, context.operation.id
     if to_stay:
-        jobs.change(store, context.job, {"desired": "stopped", "changed_by": operation})
+        context.change({"desired": "stopped"})
     told = jobs.tell(store, context.job, launch, Control(command="stop", operation=operation))
     context.say(
         f"Launch {launch} is asked to stop at a batch boundary" if told else f"Launch {launch} was asked already"

@@ -30,8 +30,7 @@ def dismiss(context: StepContext, cost: Cost | None = None) -> Dismissed:
         facts = Dismissed(launch=context.launch, cost=cost, events_again=sum(cost.again.values()))
     jobs.tell(store, context.job, context.launch, Control(command="stop", operation=f"{operation}-undo"))
     if not context.operation.started("hand_over"):
-        update = {"standby": None, "last_deployment": context.number, "changed_by": operation}
-        jobs.change(store, context.job, update)
+        context.change({"standby": None, "last_deployment": context.number})
         return facts
 
     def look() -> health.Health:
@@ -55,8 +54,7 @@ def leave(context: StepContext) -> Left:
     store = context.ports.store
     leases.grant(store, context.job, launch(context), context.before.deployment)
     before = context.before.model_dump(include={"desired", "version", "deployment", "launch", "standby", "snapshot"})
-    update = {**before, "last_deployment": context.number, "changed_by": context.operation.id}
-    jobs.change(store, context.job, update)
+    context.change({**before, "last_deployment": context.number})
     return Left(desired=context.before.desired)
 
 

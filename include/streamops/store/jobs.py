@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 
 from streamops.model.definitions import Definition
-from streamops.model.errors import DamagedError, NotFoundError
+from streamops.model.errors import DamagedError, NotFoundError, OvertakenError
 from streamops.model.manifest import Manifest
 from streamops.model.records import Control, Deployment, DriverStatus, JobRecord, Lease, Offsets, StageStart
 from streamops.store import documents, keys
@@ -24,17 +24,32 @@ def record(store: ObjectStore, job: str) -> JobRecord | None:
     return found.value if found else None
 
 
-def change(store: ObjectStore, job: str, update: Mapping[str, object]) -> JobRecord:
-    """Set fields of the record. Only for the holder of the job's operation lock; setting them again changes nothing.
+def change(store: ObjectStore, job: str, update: Mapping[str, object], fence: int) -> JobRecord:
+    """Set fields of the record; setting them again changes nothing.
+
+    Args:
+        fence: of the job's operation lock, as the caller holds it.
 
     Raises:
+        OvertakenError: who took the lock later has written, or claimed, the record.
         ConflictError: others kept changing it.
     """
 
     def changed(old: JobRecord | None) -> JobRecord:
-        return (old or JobRecord(job=job)).model_copy(update=dict(update))
+        if old is not None and old.fence > fence:
+            raise OvertakenError(
+                f"The record of job {job} went to another operation (after {old.changed_by or 'none'}); "
+                "this one goes no further."
+            )
+        return (old or JobRecord(job=job)).model_copy(update={**update, "fence": fence})
 
     return documents.update(store, keys.record(job), JobRecord, changed).value
+
+
+def claim(store: ObjectStore, job: str, fence: int) -> None:
+    """Shut out whoever held the lock before: nothing that is still on its way changes the record from here on."""
+    if record(store, job) is not None:
+        change(store, job, {}, fence)
 
 
 def as_found(store: ObjectStore, job: str) -> JobRecord | None:

@@ -11,12 +11,13 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
+from typing import NoReturn
 
-from streamops.model.errors import ConflictError, LockedError, StreamOpsError
-from streamops.model.names import shown
+from streamops.model.errors import ConflictError, DamagedError, LockedError, OvertakenError, StreamOpsError
+from streamops.model.names import CLUSTER, shown
 from streamops.model.owner import Owner
 from streamops.model.stored import Stored
-from streamops.store import documents, keys
+from streamops.store import documents, jobs, keys
 from streamops.store.documents import Versioned
 from streamops.store.object_store import ObjectStore
 
@@ -35,6 +36,7 @@ class Lock(Stored):
     taken: datetime | None = None
     renewed: datetime | None = None
     abandoned: str | None = None
+    fence: int = 0  # grows with each process that takes the lock, or takes it up again for the same operation
 
 
 def read(store: ObjectStore, job: str) -> Versioned[Lock] | None:
@@ -54,15 +56,17 @@ def is_stale(lock: Lock, finished: Finished, moment: datetime) -> bool:
 def acquire(
     store: ObjectStore, job: str, operation: str, runbook: str, owner: Owner, finished: Finished, moment: datetime
 ) -> Lock:
-    """Take the lock, or find that this operation has it already.
+    """Take the lock, or take it up again for the same operation; its ``fence`` is what this process may act with.
 
     Raises:
         LockedError: another operation holds it and its owner is not certainly gone.
     """
+    known = _fence_of(store, job)
 
     def taken(held: Lock | None) -> Lock:
+        fence = max(held.fence if held else 0, known) + 1
         if held is not None and held.operation == operation:
-            return held.model_copy(update={"renewed": moment})
+            return held.model_copy(update={"renewed": moment, "fence": fence})
         if held is not None and not is_stale(held, finished, moment):
             holder = held.owner.label() if held.owner else "an unknown owner"
             raise LockedError(
@@ -77,15 +81,39 @@ def acquire(
             taken=moment,
             renewed=moment,
             abandoned=(held.operation or held.abandoned) if held else None,
+            fence=fence,
         )
 
     return _updated(store, job, taken)
 
 
-def renew(store: ObjectStore, job: str, operation: str, moment: datetime, *, settled: bool = False) -> Lock:
+def _fence_of(store: ObjectStore, job: str) -> int:
+    """The highest fence in the job's record: a release that knew of none may have written the lock since."""
+    try:
+        record = None if job == CLUSTER else jobs.record(store, job)
+    except DamagedError:
+        return 0
+    return record.fence if record else 0
+
+
+def require(store: ObjectStore, job: str, fence: int) -> None:
+    """Make sure, right before a side effect, that no one took the lock since. Raises OvertakenError."""
+    found = read(store, job)
+    if found is None or found.value.fence != fence:
+        _overtaken(job, found.value.operation if found else None)
+
+
+def _overtaken(job: str, operation: str | None) -> NoReturn:
+    raise OvertakenError(
+        f"Another process took {shown(job)} up since ({operation or 'and is done'}); this one goes no further."
+    )
+
+
+def renew(store: ObjectStore, job: str, operation: str, moment: datetime, *, fence: int, settled: bool = False) -> Lock:
     """Show that the owner lives; ``settled`` says that the abandoned operation is done with.
 
     Raises:
+        OvertakenError: another process took the lock up for the same operation.
         LockedError: the lock went to another operation.
     """
 
@@ -96,6 +124,8 @@ def renew(store: ObjectStore, job: str, operation: str, moment: datetime, *, set
                 f"Operation {operation} no longer holds {shown(job)} ({holder or 'no one'} does); it goes no further. "
                 f"See 'streamops operations show {operation}'."
             )
+        if held.fence != fence:
+            _overtaken(job, operation)
         return held.model_copy(update={"renewed": moment} | ({"abandoned": None} if settled else {}))
 
     return _updated(store, job, renewed)
@@ -124,16 +154,20 @@ def renewing(renew: Callable[[], object]) -> Iterator[None]:
         thread.join(5)
 
 
-def release(store: ObjectStore, job: str, operation: str) -> bool:
-    """Give the lock back; False when another operation has it by now, which is left alone."""
+def release(store: ObjectStore, job: str, operation: str, fence: int | None = None) -> bool:
+    """Give the lock back; False when another operation, or process, has it by now, which is left alone.
+
+    Args:
+        fence: as this process took it; None for one that did not.
+    """
     found = read(store, job)
     if found is None or found.value.operation != operation:
         return False
 
     def freed(held: Lock | None) -> Lock:
-        if held is None or held.operation != operation:
+        if held is None or held.operation != operation or (fence is not None and held.fence != fence):
             raise LockedError(f"{shown(job)} went to another operation.")
-        return Lock(job=job, abandoned=held.abandoned)
+        return Lock(job=job, abandoned=held.abandoned, fence=held.fence)
 
     try:
         _updated(store, job, freed, known=found)

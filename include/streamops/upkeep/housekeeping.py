@@ -161,7 +161,7 @@ def holding(store: ObjectStore, job: str, what: str, owner: Owner, finished: Fin
             "'abort'), or let the next operation on the job undo it."
         )
     try:
-        with locks.renewing(lambda: locks.renew(store, job, name, now())):
+        with locks.renewing(lambda: locks.renew(store, job, name, now(), fence=lock.fence)):
             yield
     finally:
         locks.release(store, job, name)

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from streamops.model.errors import ConflictError, LeaseLostError, StreamOpsError, UnhealthyError, UnreachableError
+from streamops.model.errors import (
+    ConflictError,
+    LeaseLostError,
+    OvertakenError,
+    StreamOpsError,
+    UnhealthyError,
+    UnreachableError,
+)
 from streamops.operations import runbooks
 from streamops_airflow import runs
 from streamops_airflow.hooks.snapshots import SnapshotHook
@@ -23,7 +30,8 @@ if TYPE_CHECKING:
     from streamops.operations.engine import Engine
 
 # Another try may find these gone; every other refusal stands, and a retry would only repeat it.
-MAY_PASS = (UnreachableError, ConflictError, LeaseLostError)
+# Who was overtaken goes on once whoever did is done.
+MAY_PASS = (UnreachableError, ConflictError, LeaseLostError, OvertakenError)
 
 
 @contextmanager
@@ -64,9 +72,13 @@ class StreamOpsOperator(BaseOperator):
 class OperationOperator(StreamOpsOperator):
     """For operators that carry out one task of an operation's plan."""
 
+    _engine: Engine | None = None
+
     def engine(self, context: Context) -> Engine:
-        """The engine, speaking into this task's log."""
-        return self.hook.task_engine(context, self.log.info)
+        """The engine, speaking into this task's log: one for this try, so that what overtakes it is noticed."""
+        if self._engine is None:
+            self._engine = self.hook.task_engine(context, self.log.info)
+        return self._engine
 
     def waiting_step(self, context: Context, task: str) -> str | None:
         """The step of a task that waits for something outside, if it has one."""

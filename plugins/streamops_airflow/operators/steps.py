@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from streamops.model.errors import LockedError
+from streamops.model.errors import LockedError, OvertakenError
 from streamops.model.names import shown
 from streamops.operations import runbooks
 from streamops.operations.follow import HELD
@@ -58,6 +58,8 @@ class BeginOperator(StepsOperator):
             run = runs.of(context)
             try:
                 operation = self.engine(context).begin(run.request, run.owner, run.operation_id)
+            except OvertakenError:
+                raise
             except LockedError as error:
                 self.log.warning("Nothing was done. %s", error)
                 context["ti"].xcom_push(key=HELD, value=str(error))

@@ -64,8 +64,7 @@ def commit_manifest(context: StepContext) -> Kept:
     """From here on the snapshot exists; with cancel, the job is stopped with it."""
     kept, manifest = steps.commit_manifest(context, "export")
     if context.asked(SnapshotJob).cancel:
-        update = {"desired": "stopped-with-snapshot", "snapshot": manifest.name}
-        jobs.change(context.ports.store, context.job, {**update, "changed_by": context.operation.id})
+        context.change({"desired": "stopped-with-snapshot", "snapshot": manifest.name})
     return kept
 
 

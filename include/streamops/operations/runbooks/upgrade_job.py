@@ -160,8 +160,7 @@ def reserve(context: StepContext) -> Reserved:
     # The starts of new stages are known only after the stop: export_and_restore completes the record.
     steps.write_deployment(context, version, None, context.number, _settings(context))
     standby = None if cold else context.launch
-    update = {"standby": standby, "last_deployment": context.number, "changed_by": context.operation.id}
-    jobs.change(context.ports.store, context.job, update)
+    context.change({"standby": standby, "last_deployment": context.number})
     return Reserved(launch=context.launch, deployment=context.number, cold=cold)
 
 
