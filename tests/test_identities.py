@@ -114,7 +114,7 @@ def test_an_identity_writes_its_own_and_nothing_else(here: Installation, who: st
     store = here.store_of(who)
     for name, key in PLACES.items():
         before = here.versions(key)
-        ways = (lambda key=key: store.put(key, b"?"), lambda key=key: store.copy(READABLE, key))
+        ways = (lambda key=key: store.put(key, b"?"), lambda key=key: store.copy(READABLE, key, 1))
         assert [denied(way) for way in ways] == [name not in MAY_WRITE[who]] * 2, name
         assert len(here.versions(key)) == len(before) + (2 if name in MAY_WRITE[who] - UNVERSIONED else 0)
 

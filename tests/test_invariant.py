@@ -65,7 +65,7 @@ def job(bucket: Settings, driver: list[str], tmp_path: Path) -> FreshJob:
     say(job)
     data = f"{keys.snapshot_data(NAME, 'try', 'a')}state/0"
     store.put("copied-from", DATA)
-    store.copy("copied-from", data)  # which notes its hash, as an export does
+    store.copy("copied-from", data, 1)  # which notes its hash, as an export does
     copied = ManifestObject(
         stage="a", path="state/0", key=data, size=len(DATA), sha256=hashlib.sha256(DATA).hexdigest()
     )

@@ -116,7 +116,7 @@ def test_a_manifest_that_is_none_is_refused_and_its_data_kept(taken: tuple[Rig, 
 
 def test_a_manifest_moved_to_another_name_is_refused(taken: tuple[Rig, Manifest]) -> None:
     rig, _ = taken
-    rig.store.copy(keys.manifest(JOB, "s"), keys.manifest(JOB, "t"))
+    rig.store.copy(keys.manifest(JOB, "s"), keys.manifest(JOB, "t"), 1)
     with pytest.raises(SnapshotRefusedError, match="names itself sums/s"):
         snapshots.load(rig.store, JOB, "t")
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _ASKED = f"{{{{ params.{runs.INSTALLATION} }}}}"  # the installation that the form names
 _ENDS = {
     "restore_old_version": "after a failure, what ran before runs again",
+    "restart_job": "after a failure with Cancel, the job runs again",
     "restore_cluster": "after a failure, the cluster works again",
     "release_lock": "gives the operation lock back",
     "outcome": "fails the run unless the operation succeeded",

@@ -33,11 +33,11 @@ class DyingStore(ObjectStore):
         super().__init__(settings)
         self.copies = 0
 
-    def copy(self, source: str, target: str, source_version: str | None = None) -> Copied:
+    def copy(self, source: str, target: str, size: int, source_version: str | None = None) -> Copied:
         self.copies += 1
         if self.copies > 7:
             raise Killed(f"copying {source}")
-        return super().copy(source, target, source_version)
+        return super().copy(source, target, size, source_version)
 
 
 def next_version(job) -> str:

@@ -115,7 +115,7 @@ def test_env_prints_every_endpoint_and_credential(stack: Settings) -> None:
 def test_the_bucket_keeps_old_versions(stack: Settings) -> None:
     store = ObjectStore(stack)
     store.put("stack-test/versions", b"one")
-    version = store.copy("stack-test/versions", "stack-test/copy").version_id
+    version = store.copy("stack-test/versions", "stack-test/copy", 1).version_id
     store.put("stack-test/copy", b"two")
     assert store.get("stack-test/copy", version).body == b"one"
     ObjectStore(as_root(stack)).delete(["stack-test/versions", "stack-test/copy"])

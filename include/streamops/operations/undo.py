@@ -68,9 +68,10 @@ def healthy(context: StepContext) -> WorksAgain:
     """Wait until it works."""
     version = context.version(context.before.version)
     look = lambda: healthy_now(context, launch(context), version)  # noqa: E731
-    why = context.wait(look, context.asked(Starts).healthy_timeout_s, "Health of the old version").why
+    why = context.wait(look, context.asked(Starts).healthy_timeout_s, "Health of what ran before").why
     stopped = context.operation.steps.get("request_stop")
     down_s = round((now() - stopped.started).total_seconds(), 1) if stopped else 0.0
-    again = Dismissed.model_validate(context.operation.undo["dismiss"].facts).events_again
-    context.say(f"It cost: {again:,} events are processed again; the old version works again after {down_s} s")
+    dismissed = context.operation.undo.get("dismiss")
+    again = Dismissed.model_validate(dismissed.facts).events_again if dismissed else 0
+    context.say(f"It cost: {again:,} events are processed again; what ran before works again after {down_s} s")
     return WorksAgain(why=why, events_again=again, down_s=down_s)

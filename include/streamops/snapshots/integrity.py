@@ -40,14 +40,17 @@ def refusal(store: ObjectStore, manifest: Manifest, item: ManifestObject, wrong:
 
 
 def problem(store: ObjectStore, item: ManifestObject) -> str:
-    """What is wrong with an object, as far as the server knows without reading it; empty for nothing."""
+    """What is wrong with an object, as far as the server knows without reading it; empty for nothing.
+
+    Of one that was copied in parts it knows no hash, so that one is read.
+    """
     try:
         head = store.head(item.key, item.version_id)
     except NotFoundError:
         return f"{item.key} is missing"
     if head.size != item.size:
         return f"{item.key} has {head.size} bytes instead of {item.size}"
-    if head.sha256 != item.sha256:
+    if (head.sha256 or store.hashed(item.key, item.version_id)) != item.sha256:
         return f"{item.key} has another SHA-256 than the manifest says"
     return ""
 

@@ -80,7 +80,7 @@ def restore(
     began = now()
 
     def copy(item: ManifestObject) -> None:
-        done = store.copy(item.key, f"{target}{item.stage}/{item.path}", item.version_id)
+        done = store.copy(item.key, f"{target}{item.stage}/{item.path}", item.size, item.version_id)
         if done.sha256 != item.sha256:
             raise SnapshotRefusedError(
                 f"{item.key} changed while snapshot {manifest.job}/{manifest.name} was restored; use another snapshot."

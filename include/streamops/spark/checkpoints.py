@@ -303,7 +303,7 @@ def copy_tail(store: ObjectStore, source: Tail, target: str, threads: int = THRE
     """
     with ThreadPoolExecutor(threads) as pool:
         pairs = [(info, source.path(info)) for info in source.objects]
-        copies = pool.map(lambda pair: store.copy(pair[0].key, target + pair[1]), pairs)
+        copies = pool.map(lambda pair: store.copy(pair[0].key, target + pair[1], pair[0].size), pairs)
         return [CopiedFile(path, info.size, done) for (info, path), done in zip(pairs, copies, strict=True)]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import builtins
+import hashlib
 import io
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -28,6 +29,9 @@ _CONFIG = Config(
     max_pool_connections=128,  # several stages at a time are copied; a connection too many is thrown away after its use
     s3={"addressing_style": "path"},
 )
+
+LARGEST_COPY = 5 << 30  # bytes that S3 copies in one request
+PART = 512 << 20  # bytes; copied well within the time that one answer may take
 
 
 @dataclass(frozen=True)
@@ -158,9 +162,11 @@ class ObjectStore:
         except (ClientError, BotoCoreError) as error:
             raise self._translated(error, key) from error
 
-    def copy(self, source: str, target: str, source_version: str | None = None) -> Copied:
-        """Copy inside the bucket; the server computes the hash on the way. Raises NotFoundError."""
+    def copy(self, source: str, target: str, size: int, source_version: str | None = None) -> Copied:
+        """Copy ``size`` bytes inside the bucket; the server computes the hash on the way. Raises NotFoundError."""
         origin = {"Bucket": self.bucket, "Key": source} | ({"VersionId": source_version} if source_version else {})
+        if size > LARGEST_COPY:
+            return self._copy_in_parts(origin, target, size)
         try:
             answer = self._s3.copy_object(Bucket=self.bucket, Key=target, CopySource=origin, ChecksumAlgorithm="SHA256")
         except (ClientError, BotoCoreError) as error:
@@ -172,6 +178,39 @@ class ObjectStore:
             raise StreamOpsError(f"The object store copied {source} without a checksum; use a server that returns one.")
         return Copied(target, base64.b64decode(checksum).hex(), answer.get("VersionId"))
 
+    def _copy_in_parts(self, origin: dict[str, str], target: str, size: int) -> Copied:
+        """As S3 wants it above ``LARGEST_COPY``. It then knows no hash of the whole, so the copy is read once."""
+        place = {"Bucket": self.bucket, "Key": target}
+        try:
+            upload = place | {"UploadId": self._s3.create_multipart_upload(**place)["UploadId"]}
+            try:
+                parts = [
+                    {
+                        "PartNumber": number,
+                        "ETag": self._s3.upload_part_copy(
+                            **upload,
+                            PartNumber=number,
+                            CopySource=origin,
+                            CopySourceRange=f"bytes={first}-{min(first + PART, size) - 1}",
+                        )["CopyPartResult"]["ETag"],
+                    }
+                    for number, first in enumerate(range(0, size, PART), 1)
+                ]
+                done = self._s3.complete_multipart_upload(**upload, MultipartUpload={"Parts": parts})
+            except BaseException:
+                self._s3.abort_multipart_upload(**upload)
+                raise
+        except (ClientError, BotoCoreError) as error:
+            raise self._translated(error, origin["Key"]) from error
+        return Copied(target, self.hashed(target, done.get("VersionId")), done.get("VersionId"))
+
+    def hashed(self, key: str, version_id: str | None = None) -> str:
+        """SHA-256 of an object's bytes, in hex, as they are read. Raises NotFoundError."""
+        digest = hashlib.sha256()
+        for chunk in self.chunks(key, version_id):
+            digest.update(chunk)
+        return digest.hexdigest()
+
     def head(self, key: str, version_id: str | None = None) -> Head:
         """Size, hash and version of one object. Raises NotFoundError."""
         extra = {"VersionId": version_id} if version_id else {}
@@ -180,7 +219,8 @@ class ObjectStore:
         except (ClientError, BotoCoreError) as error:
             raise self._translated(error, key) from error
         checksum = answer.get("ChecksumSHA256")
-        sha256 = base64.b64decode(checksum).hex() if checksum else None
+        whole = answer.get("ChecksumType") != "COMPOSITE" and "-" not in (checksum or "")
+        sha256 = base64.b64decode(checksum).hex() if checksum and whole else None
         return Head(answer["ContentLength"], answer["ETag"], sha256, answer.get("VersionId"))
 
     def exists(self, key: str) -> bool:

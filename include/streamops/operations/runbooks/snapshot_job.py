@@ -7,16 +7,16 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from streamops import snapshots
-from streamops.operations import checks, steps
+from streamops.operations import checks, steps, undo
 from streamops.operations.context import StepContext
 from streamops.operations.facts import AskedToStop, Checked, Exported, Kept, Stopped
 from streamops.operations.operation import Operation
-from streamops.operations.requests import JobRequest, NewSnapshot, Stops, StopTimeout
-from streamops.operations.runbook import Runbook, Step
+from streamops.operations.requests import HealthyTimeout, JobRequest, NewSnapshot, Starts, Stops, StopTimeout
+from streamops.operations.runbook import Runbook, Step, UndoPlan
 from streamops.store import jobs
 
 
-class SnapshotJob(JobRequest, Stops):
+class SnapshotJob(JobRequest, Starts, Stops):
     """What may be asked for."""
 
     runbook: Literal["snapshot_job"] = "snapshot_job"
@@ -24,8 +24,15 @@ class SnapshotJob(JobRequest, Stops):
     stop_timeout_s: Annotated[StopTimeout, Field(description="With Cancel: how long the batch in flight may take.")] = (
         60
     )
+    healthy_timeout_s: Annotated[
+        HealthyTimeout, Field(description="With Cancel: how long the job may take to work again if the snapshot fails.")
+    ] = 180
     cancel: Annotated[
-        bool, Field(title="Cancel", description="Stop the job at a batch boundary first. It stays stopped.")
+        bool,
+        Field(
+            title="Cancel",
+            description="Stop the job at a batch boundary first. It stays stopped, unless the snapshot fails.",
+        ),
     ] = False
 
 
@@ -73,6 +80,18 @@ def forward(operation: Operation) -> bool:
     return operation.started("request_stop") or operation.done("commit_manifest")
 
 
+def undo_plan(operation: Operation) -> UndoPlan:
+    """A job is stopped with a snapshot, or not at all."""
+    if not operation.started("request_stop") or not getattr(operation.request, "cancel", False):
+        return UndoPlan()
+    if operation.done("commit_manifest"):
+        return UndoPlan("the snapshot exists, and the job is stopped with it, as was asked for")
+    before = operation.before
+    if before is None or before.desired != "running" or before.launch is None:
+        return UndoPlan("the job was stopped before, and still is")
+    return UndoPlan("the job runs again, from its own checkpoint", ("take_back", "submit", "healthy"))
+
+
 SNAPSHOT_JOB = Runbook(
     request=SnapshotJob,
     steps=(
@@ -89,5 +108,12 @@ SNAPSHOT_JOB = Runbook(
         ),
         steps.FINISH,
     ),
+    undo_plan=undo_plan,
+    undo={
+        "take_back": lambda context: undo.take_back(context, context.before.deployment),
+        "submit": lambda context: undo.submit(context, context.before.deployment),
+        "healthy": undo.healthy,
+    },
+    restoring="restart_job",
     forward=forward,
 )
