@@ -18,7 +18,15 @@ from streamops.operations.operation import Operation, StepRecord
 from streamops.operations.runbooks import RUNBOOKS
 from streamops.spark.master import DOWN, Master
 from streamops.spark.submission import SLOTS_PER_CORE
-from streamops.upkeep.reconcile import Look, decide, programs, settle, shares_worker, wants_second
+from streamops.upkeep.reconcile import (
+    Look,
+    decide,
+    programs,
+    settle,
+    shares_worker,
+    side_by_side,
+    wants_second,
+)
 
 MOMENT = now()
 PAIR = definition("v1", ("sums",)).model_copy(update={"standby_driver": True})
@@ -195,3 +203,12 @@ def test_when_a_second_driver_stands_where_it_is_of_little_use(look: Look, state
     said = STATUS.model_copy(update={"driver": "driver-2", "state": state, "app_id": "app-2"})
     assert shares_worker(look, said, PAIR) is expected
     assert not shares_worker(look, None, PAIR)
+
+
+def test_only_jobs_with_room_beside_each_other_start_at_once():
+    """A driver takes a core, and its executors two: one worker of four cores has room for one job, two for two."""
+    wanted = {name: definition("v1", ("sums",)) for name in ("a", "b", "c")} | {"not published": None}
+    assert side_by_side(master(), wanted) == ("a",)
+    two = replace(master(), workers=(master().workers[0], replace(master().workers[0], id="w2")))
+    assert side_by_side(two, wanted) == ("a", "b")
+    assert side_by_side(DOWN, wanted) == ()

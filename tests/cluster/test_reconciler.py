@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from datetime import timedelta
 
@@ -14,6 +15,7 @@ from streamops.model.records import State
 from streamops.operations.engine import list_operations
 from streamops.operations.follow import request as ask
 from streamops.spark.master import Driver
+from streamops.spark.submission import Submission
 from streamops.store import documents, jobs, keys, locks
 from streamops.upkeep.reconcile import wants_second
 from streamops.upkeep.reconciler import Reconciler
@@ -139,6 +141,54 @@ def test_a_status_that_cannot_be_read_is_no_reason_to_leave_a_job_down(rig: Rig)
     assert [line for line in once(rig) if "sums is started again" in line]
     rig.commits_more()
     assert rig.recount("a") > 1
+
+
+def test_what_came_back_since_the_first_look_is_left_alone(rig: Rig) -> None:
+    """A look may be minutes old: other jobs had their turn, and the master started the driver itself."""
+    deployed(rig)
+    silent_long_ago(rig)
+    said: list[str] = []
+    reconciler = Reconciler(rig.engine(), rig.owner(), said.append, look_s=2.0)
+    starting = [(record, look) for record, action, look in reconciler._jobs() if action.kind == "start"]
+    assert starting
+    before = rig.record()
+    rig.cluster.relaunch(before.launch)
+    rig.commits_more(windows=1)
+    assert reconciler._start(starting) == []
+    assert "it is not started again, because by now its driver works" in said[0]
+    assert (rig.record().launch, len(rig.cluster.processes)) == (before.launch, 2)
+    assert locks.read(rig.store, JOB).value.operation is None
+    rig.commits_more(windows=1)
+
+
+class Meeting:
+    """Submissions that go on only once so many of them are under way."""
+
+    def __init__(self, rig: Rig, count: int) -> None:
+        self.rig, self.together, self.one = rig, threading.Barrier(count), threading.Lock()
+
+    def submit(self, submission: Submission) -> str:
+        self.together.wait(120)
+        with self.one:
+            return self.rig.cluster.submit(submission)
+
+
+def test_jobs_that_fit_beside_each_other_come_back_at_the_same_time(rig: Rig) -> None:
+    deployed(rig)
+    rig.publish("v1", ("a",), job="other")
+    rig.engine().run(patient("deploy_job", job="other", version="v1"), rig.owner(), "deploy-other")
+    rig.cluster.end()
+    for job in (JOB, "other"):
+        launch = jobs.record(rig.store, job).launch
+        status = jobs.status(rig.store, job, launch)
+        old = status.model_copy(update={"updated": status.updated - timedelta(minutes=5)})
+        documents.write(rig.store, keys.status(job, launch), old)
+    said: list[str] = []
+    engine = rig.engine(submitter=Meeting(rig, 2))
+    assert len(Reconciler(engine, rig.owner(), said.append, look_s=2.0).run()) == 2, said
+    for job in (JOB, "other"):
+        assert list_operations(rig.store, job)[-1].state == "succeeded"
+    rig.commits_more()
 
 
 def test_the_second_driver_of_another_job_does_not_keep_this_one_from_getting_its_own(rig: Rig) -> None:

@@ -135,13 +135,18 @@ def fits(master: Master, definition: Definition, apart_from: str | None = None) 
     Args:
         apart_from: id of a worker that may host executors, but not the driver.
     """
+    return with_driver(master, definition, apart_from) is not None
+
+
+def with_driver(master: Master, definition: Definition, apart_from: str | None = None) -> Master | None:
+    """What the master would say with one more driver and all its executors, as ``fits``; None without room."""
     slots = {item.id: Slot(item.cores_free, item.memory_free) for item in master.workers if item.state == "ALIVE"}
     resources = definition.resources
     driver, executor = mebibytes(resources.driver_memory), mebibytes(resources.executor_memory)
     hosts = [slot for worker, slot in slots.items() if worker != apart_from]
     roomy = [slot for slot in hosts if slot.cores >= 1 and slot.memory >= driver]
     if not roomy:
-        return False
+        return None
     host = max(roomy, key=lambda slot: slot.memory)
     host.cores, host.memory = host.cores - 1, host.memory - driver
     each = executor_cores(resources, definition.spark_settings)
@@ -149,7 +154,15 @@ def fits(master: Master, definition: Definition, apart_from: str | None = None) 
     for slot in slots.values():
         while wanted and slot.cores >= each and slot.memory >= executor:
             slot.cores, slot.memory, wanted = slot.cores - each, slot.memory - executor, wanted - 1
-    return wanted == 0
+    if wanted:
+        return None
+    used = {name: (slot.cores, slot.memory) for name, slot in slots.items()}
+
+    def filled(worker: Worker) -> Worker:
+        cores, memory = used.get(worker.id, (worker.cores_free, worker.memory_free))
+        return replace(worker, cores_used=worker.cores - cores, memory_used=worker.memory - memory)
+
+    return replace(master, workers=tuple(filled(worker) for worker in master.workers))
 
 
 def without(master: Master, driver: str, application: str, definition: Definition) -> Master:

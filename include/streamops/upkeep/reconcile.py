@@ -6,7 +6,7 @@ started here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,7 +17,7 @@ from streamops.model.names import SCRATCH
 from streamops.model.records import FINAL, DriverStatus, JobRecord, State
 from streamops.operations import runbooks
 from streamops.operations.operation import OVER, Operation
-from streamops.spark.master import Master, fits, without
+from streamops.spark.master import Master, fits, with_driver, without
 
 Kind = Literal["nothing", "wait", "finish", "undo", "start"]
 Lock = Literal["free", "held", "abandoned"]
@@ -127,6 +127,20 @@ def _works(look: Look) -> bool:
     if record is None or record.desired != "running" or record.paused:
         return False
     return status is not None and status.state is State.RUNNING and look.speaks and status.launch == record.launch
+
+
+def side_by_side(master: Master, wanted: Mapping[str, Definition | None]) -> tuple[str, ...]:
+    """Of the jobs to be started, those that have room beside each other; the others wait for these to work.
+
+    Drivers that take all room before any has its executors would wait for each other for ever.
+    """
+    found = []
+    for job, definition in wanted.items():
+        after = with_driver(master, definition) if definition else None
+        if after is not None:
+            found.append(job)
+            master = after
+    return tuple(found)
 
 
 def settle(operation: Operation) -> Action:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -11,7 +12,15 @@ from functools import partial
 
 from streamops.cluster import record as cluster_record
 from streamops.model import records
-from streamops.model.errors import DamagedError, DeniedError, NotFoundError, StreamOpsError, UnreachableError
+from streamops.model.definitions import Definition
+from streamops.model.errors import (
+    DamagedError,
+    DeniedError,
+    NotFoundError,
+    RefusedError,
+    StreamOpsError,
+    UnreachableError,
+)
 from streamops.model.names import CLUSTER, label
 from streamops.model.owner import Owner
 from streamops.model.records import DriverStatus, JobRecord
@@ -27,6 +36,7 @@ from streamops.upkeep.reconcile import Action, Lock, Look
 from streamops.versions import artifacts
 
 FRESH = timedelta(seconds=15)
+_AT_ONCE = 4  # submissions, each a process of some seconds and some hundred MB
 _LOOK_S = 4.0  # between two looks at a status that is not fresh: drivers speak every second, whatever their clock says
 
 
@@ -43,7 +53,7 @@ class Reconciler:
     owner: Owner
     say: Callable[[str], None]
     look_s: float = _LOOK_S
-    troubles: list[Exception] = field(default_factory=list, init=False)
+    troubles: dict[str, Exception] = field(default_factory=dict, init=False)  # by job or node
 
     def run(self) -> list[str]:
         """Look and act; returns what was done.
@@ -58,13 +68,13 @@ class Reconciler:
         starting = []
         for record, action, look in self._jobs():
             if action.kind == "start":
-                starting.append((record, action))
+                starting.append((record, look))
             else:
                 with self._apart(record.job):
                     done += self._do(record.job, action) + self._second(record, look)
         done += self._start(starting)
         if self.troubles:
-            raise self.troubles[0]
+            raise next(iter(self.troubles.values()))
         return done
 
     @contextmanager
@@ -81,8 +91,9 @@ class Reconciler:
         except common:
             raise
         except Exception as error:
-            self.say(f"{name} is left as it is: {error}")
-            self.troubles.append(error)
+            if str(error) != str(self.troubles.get(name)):
+                self.say(f"{name} is left as it is: {error}")
+            self.troubles.setdefault(name, error)
 
     # --- looks
 
@@ -121,7 +132,14 @@ class Reconciler:
                 started.append(name)
         return [(name, Action("start", "its program did not run")) for name in started]
 
-    def _jobs(self) -> list[tuple[JobRecord, Action, Look]]:
+    def _master(self) -> Master:
+        try:
+            return self.engine.ports.nodes().master()
+        except NotFoundError:
+            return DOWN
+
+    def _known(self) -> tuple[list[JobRecord], dict[str, DriverStatus | None]]:
+        """The records of all jobs that were deployed, and what their drivers said last."""
         store = self.engine.store
         known: list[JobRecord] = []
         said: dict[str, DriverStatus | None] = {}
@@ -135,16 +153,16 @@ class Reconciler:
                 if record is not None and record.deployment:
                     said[job] = self._status(record)
                     known.append(record)
+        return known, said
+
+    def _jobs(self) -> list[tuple[JobRecord, Action, Look]]:
+        known, said = self._known()
         seconds = {record.job: self._second_status(record) for record in known}
         quiet = {job for job, status in said.items() if status and records.now() - status.updated > FRESH}
         quiet |= {job for job, status in said.items() if status and status.updated - records.now() > FRESH}
         if quiet:
             time.sleep(self.look_s)  # the interval that is measured
-        try:
-            master = self.engine.ports.nodes().master()
-        except NotFoundError:
-            master = DOWN
-        found = []
+        master, found = self._master(), []
         for record in known:
             with self._apart(record.job):
                 later = {record.job: self._status(record)} if record.job in quiet else {}
@@ -158,8 +176,11 @@ class Reconciler:
         later: dict[str, DriverStatus | None],
         seconds: dict[str, DriverStatus | None],
         master: Master,
+        *,
+        locked: bool = False,
     ) -> tuple[Action, Look]:
-        lock, holder = self._lock(record.job)
+        """What is to do for a job; ``locked``: by a pass that has taken its lock for that."""
+        lock, holder = ("free", None) if locked else self._lock(record.job)
         operation = self.engine.find(record.job, holder) if holder else None
         before, now = said[record.job], later.get(record.job, said[record.job])
         speaks = now is not None and (record.job not in later or before is None or now.updated != before.updated)
@@ -243,32 +264,58 @@ class Reconciler:
             return self._said(f"{record.job}: its second driver is not started; {error}")
         return self._said(f"{record.job}: a second driver, {driver}, is started, and watches over the first")
 
-    def _start(self, wanted: list[tuple[JobRecord, Action]]) -> list[str]:
-        """All drivers are submitted before any is waited for."""
+    def _start(self, wanted: list[tuple[JobRecord, Look]]) -> list[str]:
+        """Those that have room beside each other at the same time, the others one after another."""
         done: list[str] = []
-        begun: list[tuple[str, str]] = []
-        for record, action in wanted:
-            name = operation_id("recover_job", self.owner.dag_id, self.owner.run_id, record.job)
-            done += self._said(f"{record.job} is started again: {action.why}")
+        begun: dict[str, Definition | None] = {}
+        # All locks are taken before any driver is submitted: a new one could be taken for another job's.
+        for record, look in wanted:
             with self._apart(record.job):
-                if self._carefully(record.job, name, partial(self._begin, record.job, name)):
-                    begun.append((record.job, name))
-        for job, name in begun:
-            with self._apart(job):
-                self._carefully(job, name, partial(self._end, job, name))
+                if self._carefully(record.job, partial(self._begin, record, look, done)):
+                    begun[record.job] = artifacts.current(self.engine.store, record)
+        together = reconcile.side_by_side(self._master(), begun)
+        failed: list[Exception] = []
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            for job, outcome in [(job, pool.submit(self._carry_out, job)) for job in together]:
+                try:
+                    with self._apart(job):
+                        outcome.result()
+                except Exception as error:
+                    failed.append(error)  # the others are not waited for in vain
+        for job in begun:
+            if job not in together:
+                with self._apart(job):
+                    self._carry_out(job)
+        if failed:
+            raise failed[0]
         return done
 
-    def _begin(self, job: str, name: str) -> None:
+    def _begin(self, seen: JobRecord, look: Look, done: list[str]) -> None:
+        """Take the job's lock, and look again: since the first look others had their turn, which may take minutes."""
+        job, name = seen.job, self._recovery(seen.job)
         self.engine.begin(request("recover_job", job=job), self.owner, name)
-        for task in RECOVER_JOB.tasks[:3]:
-            self.engine.run_task(job, name, task)
+        known, said = self._known()
+        seconds = {record.job: self._second_status(record) for record in known}
+        record = next((record for record in known if record.job == job), seen)
+        now = {job: said.get(job)}
+        action, _ = self._decide(record, {**said, job: look.status}, now, seconds, self._master(), locked=True)
+        if action.kind != "start":
+            raise RefusedError(f"it is not started again, because by now {action.why}.")
+        done += self._said(f"{job} is started again: {action.why}")
 
-    def _end(self, job: str, name: str) -> None:
-        for task in RECOVER_JOB.tasks[3:]:
-            self.engine.run_task(job, name, task)
-        self.engine.release(job, name)
+    def _carry_out(self, job: str) -> None:
+        def act() -> None:
+            for task in RECOVER_JOB.tasks:
+                self.engine.run_task(job, self._recovery(job), task)
+            self.engine.release(job, self._recovery(job))
 
-    def _carefully(self, job: str, name: str, act: Callable[[], None]) -> bool:
+        self._carefully(job, act)
+
+    def _recovery(self, job: str) -> str:
+        return operation_id("recover_job", self.owner.dag_id, self.owner.run_id, job)
+
+    def _carefully(self, job: str, act: Callable[[], None]) -> bool:
+        name = self._recovery(job)
         try:
             act()
         except StreamOpsError as error:
