@@ -28,7 +28,7 @@ with DAG(
     description="Remove the snapshots that no rule keeps, with the reason for each",
     doc_md=__doc__,
     schedule="10 2 * * *",
-    tags=["streamops", "snapshots", "schedule"],
+    tags=["streamops", "snapshots", "scheduled"],
     params={
         "job": forms.optional_job("Only this job; empty for all."),
         "apply": forms.flag("Apply", "Remove and free; unticked, it only says what it would do.", default=True),

@@ -28,7 +28,7 @@ with DAG(
     description="Remove old runs of what runs by itself, with their logs",
     doc_md=__doc__,
     schedule="40 3 * * *",
-    tags=["streamops", "schedule"],
+    tags=["streamops", "scheduled"],
     params={"days": forms.days("Days", 14, "Keep the runs of so many days.", least=1)},
     **{**runs.DAG_ARGS, "max_active_runs": 1},
 ) as dag:

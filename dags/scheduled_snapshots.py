@@ -30,7 +30,7 @@ with DAG(
     description="Take the snapshots that are due by their jobs' definitions",
     doc_md=__doc__,
     schedule="*/5 * * * *",
-    tags=["streamops", "snapshots", "schedule"],
+    tags=["streamops", "snapshots", "scheduled"],
     **{**runs.DAG_ARGS, "max_active_runs": 1},
 ) as dag:
     look = DueSnapshotsOperator(task_id="look")

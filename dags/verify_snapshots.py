@@ -39,7 +39,7 @@ with DAG(
     description="Read snapshots back, restore some for a test, and note what was found",
     doc_md=__doc__,
     schedule="10 3 * * *",
-    tags=["streamops", "snapshots", "schedule"],
+    tags=["streamops", "snapshots", "scheduled"],
     params={
         "job": forms.optional_job("Only this job; empty for all."),
         "days": forms.days("Days", 7, "Leave out what was read back since then."),

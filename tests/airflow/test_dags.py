@@ -47,6 +47,12 @@ def test_reconciliation_runs_by_itself_one_at_a_time_and_is_never_made_up_for(da
     assert "What can go wrong, and how to recover" in dag.doc_md
 
 
+def test_one_tag_finds_all_that_runs_by_itself(dags):
+    found = {name for name, dag in dags.items() if "scheduled" in dag.tags}
+    assert found == {*SCHEDULED, "reconcile"}
+    assert not any("schedule" in dag.tags for dag in dags.values())
+
+
 @pytest.mark.parametrize("runbook", RUNBOOKS)
 def test_tasks_come_in_the_order_of_the_plan_and_teardowns_last(dags, runbook):
     dag = dags[runbook]
