@@ -19,6 +19,7 @@ from streamops.model.owner import Owner
 from streamops.model.records import State
 from streamops.operations import receipts, steps
 from streamops.operations.engine import list_operations
+from streamops.operations.facts import Checked
 from streamops.operations.follow import request as ask
 from streamops.store import jobs
 
@@ -129,6 +130,25 @@ def test_a_start_without_state_must_be_asked_for(rig: Rig) -> None:
     rig.run("deploy_job", version="v2", from_snapshot="s")
     rig.commits_more()
     assert rig.recount("a")
+
+
+def test_what_is_stopped_only_if_it_exists_need_not_exist(rig: Rig) -> None:
+    for runbook, asked in (("cancel_job", {}), ("snapshot_job", {"snapshot": "s", "cancel": True})):
+        with pytest.raises(NotFoundError, match="no deployed job sums"):
+            rig.run(runbook, **asked)
+        done = rig.run(runbook, if_exists=True, **asked)
+        assert (done.state, done.reported("check", Checked).unchanged) == ("succeeded", True)
+        assert "There is no deployed job sums: nothing is to be done" in rig.said
+    assert jobs.record(rig.store, JOB) is None
+    assert not snapshots.list(rig.store, JOB)
+
+    rig.run("deploy_job", version="v1")
+    rig.commits_more()
+    rig.run("snapshot_job", snapshot="s", cancel=True, if_exists=True)
+    assert (rig.record().desired, rig.record().snapshot) == ("stopped-with-snapshot", "s")
+    rig.run("start_job")
+    rig.run("cancel_job", if_exists=True)
+    assert rig.record().desired == "stopped"
 
 
 def test_a_live_snapshot_can_be_deployed_later(rig: Rig) -> None:

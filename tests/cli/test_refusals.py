@@ -35,6 +35,7 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
         (("upgrade", "ok", "v2", "--snapshot", "no/slash"), "is not a snapshot name"),
         (("upgrade", "ok", "v2", "--snapshot", "fine", "--timeout", "1"), "healthy_timeout_s"),
         (("cancel", "-"), "is not a job name"),
+        (("delete", "-", "--yes"), "is not a job name"),
         (("recount", "UPPER"), "is not a job name"),
         (("snapshots", "UPPER"), "is not a job name"),
         (("operations", "UPPER"), "is not a job name"),

@@ -148,6 +148,32 @@ def test_another_aggregate_with_the_same_buffer_is_right_for_windows_begun_after
     assert {key: value for key, value in done.all.items() if key[1] > 20} == late
 
 
+@pytest.mark.full
+def test_another_comparator_of_min_by_counts_from_the_switch_on(lab: Lab) -> None:
+    least = stage(windowed, lambda: F.min_by("n", "n"))
+    greatest = stage(windowed, lambda: F.min_by("n", -F.col("n")))
+    done = lab.switch(least, greatest, BEFORE, AFTER)
+    assert done.verdict.outcome == "kept with caveat"
+    assert "min_by(clicks.n, -clicks.n) is computed instead of min_by(clicks.n, clicks.n)" in done.verdict.reasons[0]
+    assert "Windows that were open at the switch" in done.verdict.consequence
+    assert done.all["b", 20] == 5  # an open window mixes both orders: 20 was kept by the old one
+    late = {key: value for key, value in final(lab.at_once(greatest, ALL)).items() if key[1] > 20}
+    assert {key: value for key, value in done.all.items() if key[1] > 20} == late
+
+
+@pytest.mark.full
+def test_min_by_and_max_by_continue_each_other_unless_they_compare_another_type(lab: Lab) -> None:
+    least, greatest = (stage(windowed, lambda by=by: by("n", "n")) for by in (F.min_by, F.max_by))
+    for old, new in ((least, greatest), (greatest, least)):
+        done = lab.switch(old, new, BEFORE, AFTER)
+        assert done.verdict.outcome == "kept with caveat"
+        late = {key: value for key, value in final(lab.at_once(new, ALL)).items() if key[1] > 10}
+        assert {key: value for key, value in final(done.all).items() if key[1] > 10} == late  # one event each before
+    done = lab.switch(least, stage(windowed, lambda: F.min_by("n", "site")), BEFORE, AFTER)
+    assert done.verdict.outcome == "incompatible"
+    assert done.refused
+
+
 def test_an_aggregate_with_another_buffer_is_refused_and_spark_would_be_wrong(lab: Lab) -> None:
     largest, count = stage(windowed, lambda: F.max("n")), stage(windowed, lambda: F.count("*"))
     done = lab.switch(largest, count, BEFORE, AFTER)

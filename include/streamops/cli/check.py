@@ -63,7 +63,7 @@ def check(
     else:
         if version is None:
             raise RefusedError("Name the version to check ('streamops check JOB VERSION'), or give --against.")
-        old_name, new_name, found = _published(checked("job", target), version, from_snapshot)
+        old_name, new_name, found = _published(console.job(target), version, from_snapshot)
     _show(old_name, new_name, found, accept_loss or [], json)
 
 
@@ -94,7 +94,7 @@ def _against(against: str) -> tuple[str, Stages]:
         return _directory(path.parent, path.stem)
     if path.is_dir():
         return _directory(path, None)
-    job, store = checked("job", against), console.store()
+    job, store = console.job(against), console.store()
     record = jobs.record(store, job)
     if record and record.deployment:
         deployed = jobs.deployment(store, job, record.deployment)

@@ -21,9 +21,9 @@ from rich.table import Table
 from typer.core import TyperGroup
 
 from streamops.model.errors import NotFoundError, StreamOpsError
-from streamops.model.names import CLUSTER, checked
+from streamops.model.names import CLUSTER, JOB_ID, checked
 from streamops.settings import ENV_FILE, Settings
-from streamops.store.jobs import names
+from streamops.store import jobs
 from streamops.store.object_store import ObjectStore
 
 P = ParamSpec("P")
@@ -37,7 +37,7 @@ err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for a script.")]
 
-OnlyJob = Annotated[str | None, typer.Argument(help="Only this job's.")]
+OnlyJob = Annotated[str | None, typer.Argument(metavar="JOB", help="Only this job's.")]
 
 
 class Group(TyperGroup):
@@ -55,11 +55,13 @@ def noun(help_text: str) -> typer.Typer:
 
 
 def guarded(command: Callable[P, R]) -> Callable[P, R]:
-    """Turn an error that an operator may see into one sentence and exit code 1."""
+    """Turn an error that an operator may see into one sentence and exit code 1. An argument ``job`` may be an id."""
 
     @wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
+            if isinstance(given := kwargs.get("job"), str):
+                kwargs["job"] = job(given)
             return command(*args, **kwargs)
         except StreamOpsError as error:
             fail(str(error))
@@ -71,6 +73,11 @@ def guarded(command: Callable[P, R]) -> Callable[P, R]:
             raise typer.Exit(0) from None
 
     return run
+
+
+def job(text: str) -> str:
+    """The name of a job that was given by its name or its id. Raises as ``jobs.named``."""
+    return jobs.named(store(), text) if JOB_ID.fullmatch(text) else checked("job", text)
 
 
 def fail(message: str, code: int = 1) -> NoReturn:
@@ -113,11 +120,10 @@ def store() -> ObjectStore:
     return ObjectStore(settings())
 
 
-def store_and_jobs(job: str | None = None) -> tuple[ObjectStore, list[str]]:
-    """The object store, and in it the job that was asked for, or the cluster and every job. Raises NameRefusedError."""
-    asked = None if job is None else [checked("job", job)]  # before a server is asked
+def store_and_jobs(job_name: str | None = None) -> tuple[ObjectStore, list[str]]:
+    """The object store, and in it the job that was asked for, or the cluster and every job."""
     found = store()
-    return found, asked or [CLUSTER, *names(found)]
+    return found, [job_name] if job_name else [CLUSTER, *jobs.names(found)]
 
 
 def retention() -> ObjectStore:

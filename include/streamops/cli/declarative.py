@@ -56,12 +56,13 @@ def delete(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
     """Remove jobs with their snapshots, checkpoints, versions and logs, and say what was removed."""
-    names = [what]
     if Path(what).suffix in (".yaml", ".yml"):
         found = [item.name for item in declared.load(Path(what)) if isinstance(item, DeclaredJob)]
         names = list(dict.fromkeys(found))
         if not names:
             raise NotFoundError(f"{what} declares no job; there is nothing to delete.")
+    else:
+        names = [console.job(what)]
     if not yes and not typer.confirm(f"Delete {', '.join(names)} with all snapshots and checkpoints?"):
         raise RefusedError("Nothing was deleted.")
     for name in names:

@@ -16,7 +16,6 @@ from streamops.cli.advice import SILENT_S, Advice, Look, advise
 from streamops.clients.kafka import Ledger
 from streamops.model import records
 from streamops.model.errors import DamagedError, NotFoundError
-from streamops.model.names import checked
 from streamops.model.owner import Owner
 from streamops.model.records import FINAL, LIVE, Deployment, DriverStatus, JobRecord, Lease, Offsets, State
 from streamops.settings import Settings
@@ -35,7 +34,7 @@ LOOK_S = 3.0  # between two looks: two or three batches
 @app.command("list")
 @console.guarded
 def list_(json: console.Json = False) -> None:
-    """List all jobs with version, state and lag."""
+    """List all jobs with state, id, and when they were submitted and ended."""
     store = console.store()
     found: list[dict[str, object]] = []
     damaged: list[str] = []
@@ -56,9 +55,10 @@ def list_(json: console.Json = False) -> None:
 
 
 def _print_list(found: list[dict[str, object]]) -> None:
-    rows = console.table("JOB", "VERSION", "STATE", "DEPLOYMENT", "LAG", "SINCE", right=("DEPLOYMENT", "LAG"))
+    shown = ("job", "version", "state", "id", "submitted", "completed", "deployment", "lag")
+    rows = console.table(*(key.upper() for key in shown), right=("DEPLOYMENT", "LAG"))
     for item in found:
-        rows.add_row(*(str(item[key]) for key in ("job", "version", "state", "deployment", "lag", "since")))
+        rows.add_row(*(str(item[key]) for key in shown))
     console.out.print(rows)
 
 
@@ -86,6 +86,7 @@ def show(job: Annotated[str, typer.Argument(help="The job.")], json: console.Jso
     if deployment:
         origin = f", from snapshot {deployment.from_snapshot}" if deployment.from_snapshot else ""
         console.say(f"deployment {deployment.number} since {console.when(deployment.created)}{origin}")
+        console.say(f"id: {deployment.created_by}")
     if record.paused:
         console.say(f"paused: no one starts it again by itself (streamops jobs resume {job})")
     if lease:
@@ -164,7 +165,6 @@ def read_job(store: ObjectStore, job: str) -> tuple[JobRecord, Deployment | None
     Raises:
         NotFoundError: there is no such job; the message names those that are there.
     """
-    checked("job", job)
     record = documents.read(store, keys.record(job), JobRecord)
     if record is None:
         known = job_state.names(store)
@@ -228,6 +228,8 @@ def overview(store: ObjectStore, job: str) -> dict[str, object]:
         "state": shown_state(record, status) if record.deployment else "never deployed",
         "deployment": record.deployment,
         "lag": f"{max(lags):,}" if lags and record.desired == "running" else "-",
-        "since": console.when(deployment.created if deployment else None),
+        "id": deployment.created_by if deployment else "-",
+        "submitted": console.when(deployment.created if deployment else None),
+        "completed": console.when(status.updated if status and status.state in FINAL else None),
         "published": published,
     }

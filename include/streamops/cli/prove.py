@@ -13,7 +13,6 @@ from streamops.cli import console
 from streamops.clients.kafka import Ledger
 from streamops.model import records
 from streamops.model.errors import NotFoundError, RefusedError
-from streamops.model.names import checked
 from streamops.model.records import Deployment, JobRecord, Offsets
 from streamops.recount.recounting import recount_job
 from streamops.recount.report import Report
@@ -39,7 +38,6 @@ def recount(
 
     Exit code 1 if a point is missing, wrong or unexpected, or if nothing was compared.
     """
-    checked("job", job)
     settings = console.settings()
     store = ObjectStore(settings)
     offsets = since_offsets(settings, store, job, moment(since, records.now())) if since else None

@@ -36,7 +36,7 @@ def address(text: str) -> tuple[str, str]:
     job, slash, name = text.partition("/")
     if not slash:
         raise RefusedError(f"{text!r} is not of the form JOB/NAME.")
-    return checked("job", job), checked("snapshot", name)
+    return console.job(job), checked("snapshot", name)
 
 
 def owner() -> Owner:
@@ -48,8 +48,6 @@ def owner() -> Owner:
 @console.guarded
 def list_(job: console.OnlyJob = None, json: console.Json = False) -> None:
     """List snapshots, newest last."""
-    if job is not None:
-        checked("job", job)
     store = console.store()
     found = catalogue.entries(store, job)
     if json:
@@ -149,7 +147,7 @@ def undelete(snapshot: Address) -> None:
 @console.guarded
 def removed(job: Job, json: console.Json = False) -> None:
     """List removed snapshots that can be brought back."""
-    found = catalogue.removed(console.store(), checked("job", job))
+    found = catalogue.removed(console.store(), job)
     if json:
         console.show_json(
             [{"snapshot": i.name, "removed": i.when, "until": i.until(), "record": i.record} for i in found]
@@ -175,7 +173,7 @@ def prune(
 ) -> None:
     """Say which snapshots are kept or removed, and why; with --apply, do it."""
     settings, store = console.settings(), console.retention() if apply else console.store()
-    keep = housekeeping.keep_of(store, checked("job", job))
+    keep = housekeeping.keep_of(store, job)
     if last or hourly or daily or weekly:
         keep = Keep(last=last or 1, hourly=hourly, daily=daily, weekly=weekly)
     if apply:
@@ -217,7 +215,7 @@ def verify(
     if "/" in what:
         names = [address(what)]
     else:
-        names = [(what, entry.name) for entry in catalogue.entries(store, checked("job", what))]
+        names = [(entry.job, entry.name) for entry in catalogue.entries(store, console.job(what))]
     say = (lambda line: None) if json else console.say
     tests = None
     if restore:

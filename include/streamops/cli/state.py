@@ -43,7 +43,7 @@ def state(
         operator=operator, store=store, variable=variable, keys=options.pairs("--key", key or ()), limit=limit
     )  # fmt: skip
     checked("stage", stage)
-    bring = _snapshot(place, stage) if "/" in place else _live(checked("job", place), stage)
+    bring = _snapshot(place, stage) if "/" in place else _live(console.job(place), stage)
     with reading.private_directory() as directory:
         brought = bring(directory / stage)
         if not json:

@@ -12,7 +12,7 @@ from streamops.cli import console, here, operations, options
 from streamops.cli.progress import Progress
 from streamops.clients.airflow import Airflow
 from streamops.model.owner import Owner
-from streamops.operations import runbooks
+from streamops.operations import checks, runbooks
 from streamops.operations.facts import Checked
 from streamops.operations.follow import Runbooks, request
 from streamops.operations.operation import Operation, Request
@@ -54,9 +54,20 @@ def _runs(operation: Operation) -> str:
 
 
 def _kept(operation: Operation) -> str:
+    if operation.reported("check", Checked).unchanged:
+        return _absent(operation)
     asked = operation.request
     stopped = ", and the job is stopped" if isinstance(asked, SnapshotJob) and asked.cancel else ""
     return f"Snapshot {operation.reported('check', Checked).snapshot} of {operation.job} is kept{stopped}."
+
+
+def _stopped(operation: Operation) -> str:
+    absent = operation.reported("check", Checked).state == checks.NOT_DEPLOYED
+    return _absent(operation) if absent else f"{operation.job} is stopped."
+
+
+def _absent(operation: Operation) -> str:
+    return f"There is no deployed job {operation.job}; nothing was to be done."
 
 
 deploy = verb("deploy_job", _runs)
@@ -64,7 +75,7 @@ upgrade = verb("upgrade_job", _runs)
 rollback = verb("rollback_job", _runs, snapshot="--to SNAPSHOT")
 restore = verb("restore_job", _runs, snapshot="SNAPSHOT")
 start = verb("start_job", lambda done: f"{done.job} is running.")
-cancel = verb("cancel_job", lambda done: f"{done.job} is stopped.")
+cancel = verb("cancel_job", _stopped)
 snapshot = verb("snapshot_job", _kept, snapshot="NAME")
 
 

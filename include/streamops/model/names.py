@@ -10,6 +10,7 @@ VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 NODE = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 STAGE = re.compile(r"[a-z_][a-z0-9_]{0,62}")  # a stage is a Python function, so its name is an identifier
 
+JOB_ID = re.compile(r"[a-z]+_[a-z]+-[A-Za-z0-9-]{1,100}")  # the operation that began a deployment; never a job's name
 LIBRARY = STAGE  # a library is a Python module
 
 SCRATCH = "scratch-"  # begins the names of jobs that restore tests make and remove; others may not have such a name

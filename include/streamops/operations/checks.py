@@ -18,6 +18,8 @@ from streamops.store import jobs
 from streamops.versions import artifacts
 from streamops.versions.artifacts import ArtifactManifest
 
+NOT_DEPLOYED = "not deployed"
+
 
 def existing(context: StepContext) -> JobRecord:
     """The record of a job that was deployed before. Raises NotFoundError."""
@@ -27,6 +29,14 @@ def existing(context: StepContext) -> JobRecord:
         hint = "deploy one of its versions first: " + ", ".join(known) if known else "publish and deploy it first"
         raise NotFoundError(f"There is no deployed job {context.job}; {hint}.")
     return record
+
+
+def absent(context: StepContext, if_exists: bool) -> Checked | None:
+    """That there is nothing to do, because no such job was deployed and that is no error."""
+    if not if_exists or (context.operation.before and context.operation.before.deployment):
+        return None
+    context.say(f"There is no deployed job {context.job}: nothing is to be done")
+    return Checked(unchanged=True, state=NOT_DEPLOYED)
 
 
 def continues(context: StepContext, record: JobRecord) -> Checked:

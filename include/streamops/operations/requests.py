@@ -75,6 +75,10 @@ HealthyTimeout = Annotated[
         description="The run fails if the job is not healthy by then.",
     ),
 ]
+IfExists = Annotated[
+    bool,
+    Field(title="If it exists", description="Where no such job was deployed, succeed without doing anything."),
+]
 StopTimeout = Annotated[
     int,
     Field(ge=5, le=3600, title="Stopped within (s)", description="How long the batch in flight may take."),

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 
 from streamops.model.definitions import Definition
-from streamops.model.errors import DamagedError, NotFoundError, OvertakenError
+from streamops.model.errors import DamagedError, NotFoundError, OvertakenError, RefusedError
 from streamops.model.manifest import Manifest
+from streamops.model.names import JOB_ID, checked
 from streamops.model.records import Control, Deployment, DriverStatus, JobRecord, Lease, Offsets, StageStart
 from streamops.store import documents, keys
 from streamops.store.object_store import ObjectStore
@@ -16,6 +17,27 @@ def names(store: ObjectStore) -> list[str]:
     """Every job of which the bucket holds anything: a record, a published version or a snapshot."""
     places = (keys.jobs(), keys.artifacts(), keys.all_snapshots())
     return sorted({name for place in places for name in keys.names_in(store.prefixes(place))})
+
+
+def named(store: ObjectStore, text: str) -> str:
+    """The job that has this name, or whose present deployment has this id. No server is asked for a name.
+
+    Raises:
+        NameRefusedError: it is neither a name nor an id.
+        NotFoundError: no operation has this id.
+        RefusedError: it is the id of what does not run any more, or of something else than a deployment.
+    """
+    if not JOB_ID.fullmatch(text):
+        return checked("job", text)
+    for job in names(store):
+        if not store.exists(keys.operation(job, text)):
+            continue
+        found = record(store, job)
+        now = deployment(store, job, found.deployment).created_by if found and found.deployment else "nothing"
+        if now != text:
+            raise RefusedError(f"{text} is not the id of what is deployed of {job} now: that is {now}.")
+        return job
+    raise NotFoundError(f"There is no job with the id {text}; 'streamops jobs' lists name and id of each.")
 
 
 def record(store: ObjectStore, job: str) -> JobRecord | None:

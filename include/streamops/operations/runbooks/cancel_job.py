@@ -8,7 +8,7 @@ from typing import Literal
 from streamops.operations import checks, steps
 from streamops.operations.context import StepContext
 from streamops.operations.facts import Checked
-from streamops.operations.requests import JobRequest, Stops
+from streamops.operations.requests import IfExists, JobRequest, Stops
 from streamops.operations.runbook import Runbook, Step
 
 
@@ -16,10 +16,13 @@ class CancelJob(JobRequest, Stops):
     """What may be asked for."""
 
     runbook: Literal["cancel_job"] = "cancel_job"
+    if_exists: IfExists = False
 
 
 def check(context: StepContext) -> Checked:
     """A job that is stopped already stays so. Raises NotFoundError."""
+    if nothing := checks.absent(context, context.asked(CancelJob).if_exists):
+        return nothing
     record = checks.existing(context)
     if record.desired != "running":
         return Checked(unchanged=True)

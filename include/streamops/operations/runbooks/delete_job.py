@@ -10,7 +10,7 @@ from pydantic import Field
 from streamops import snapshots
 from streamops.model.definitions import JobName
 from streamops.model.errors import NotFoundError
-from streamops.operations import steps
+from streamops.operations import checks, steps
 from streamops.operations.context import StepContext
 from streamops.operations.facts import Checked, Removed
 from streamops.operations.requests import JobRequest, Stops
@@ -33,7 +33,7 @@ def check(context: StepContext) -> Checked:
     if not versions and jobs.record(store, context.job) is None:
         raise NotFoundError(f"There is no job {context.job}; 'streamops jobs' lists those that are there.")
     names = tuple(manifest.name for manifest in snapshots.list(store, context.job))
-    return Checked(versions=tuple(versions), snapshots=names, state=record.desired if record else "not deployed")
+    return Checked(versions=tuple(versions), snapshots=names, state=record.desired if record else checks.NOT_DEPLOYED)
 
 
 def remove(context: StepContext) -> Removed:

@@ -11,7 +11,15 @@ from streamops.operations import checks, steps, undo
 from streamops.operations.context import StepContext
 from streamops.operations.facts import AskedToStop, Checked, Exported, Kept, Stopped
 from streamops.operations.operation import Operation
-from streamops.operations.requests import HealthyTimeout, JobRequest, NewSnapshot, Starts, Stops, StopTimeout
+from streamops.operations.requests import (
+    HealthyTimeout,
+    IfExists,
+    JobRequest,
+    NewSnapshot,
+    Starts,
+    Stops,
+    StopTimeout,
+)
 from streamops.operations.runbook import Runbook, Step, UndoPlan
 from streamops.store import jobs
 
@@ -34,10 +42,13 @@ class SnapshotJob(JobRequest, Starts, Stops):
             description="Stop the job at a batch boundary first. It stays stopped, unless the snapshot fails.",
         ),
     ] = False
+    if_exists: IfExists = False
 
 
 def check(context: StepContext) -> Checked:
     """Refuse a name that is taken, and a stop for a snapshot that would not fit. Raises SnapshotExistsError, …"""
+    if nothing := checks.absent(context, context.asked(SnapshotJob).if_exists):
+        return nothing
     record, store = checks.existing(context), context.ports.store
     name = context.operation.snapshot
     snapshots.require_free_name(store, context.job, name)
@@ -63,12 +74,16 @@ def await_stop(context: StepContext) -> Stopped:
 
 def export(context: StepContext) -> Exported:
     """Copy the last committed batch of every stage."""
+    if context.checked.unchanged:
+        return Exported()
     live = not context.asked(SnapshotJob).cancel and context.before.desired == "running"
     return steps.export(context, steps.attempt(context, "export"), live=live)[0]
 
 
 def commit_manifest(context: StepContext) -> Kept:
     """From here on the snapshot exists; with cancel, the job is stopped with it."""
+    if context.checked.unchanged:
+        return Kept()
     kept, manifest = steps.commit_manifest(context, "export")
     if context.asked(SnapshotJob).cancel:
         context.change({"desired": "stopped-with-snapshot", "snapshot": manifest.name})
