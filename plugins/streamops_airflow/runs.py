@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from airflow.sdk.exceptions import AirflowTaskTerminated
+from airflow.sdk.log import redact  # type: ignore[attr-defined]
 
+from streamops.model.errors import RefusedError
 from streamops.model.names import CLUSTER
 from streamops.model.owner import Owner
 from streamops.operations.follow import request
@@ -57,12 +60,41 @@ def of(context: Context) -> Run:
     """The operation that the running task belongs to.
 
     Raises:
-        RefusedError: the form's values do not go together; names each.
+        RefusedError: the form's values do not go together, or one is no field of the form; names each.
     """
+    require_known(context)
     dag_run, params = context["dag_run"], dict(context["params"])
     params.pop(INSTALLATION, None)
     asked = request(dag_run.dag_id, **params)
     return Run(asked, owner(context), operation_id(dag_run.dag_id, dag_run.dag_id, dag_run.run_id))
+
+
+def require_known(context: Context) -> None:
+    """Refuse values that the form has no field for: a word that is spelled wrongly must not be taken for nothing.
+
+    Raises:
+        RefusedError: names them.
+    """
+    known = context["dag"].params
+    if unknown := sorted(set(context["dag_run"].conf or {}) - set(known)):
+        raise RefusedError(
+            f"{context['dag_run'].dag_id} has no field {', '.join(unknown)}; it has {', '.join(sorted(known))}. "
+            "Nothing was touched."
+        )
+
+
+def told(context: Context) -> Iterator[str]:
+    """Who asks for what, from where: what the log of the first task begins with."""
+    dag_run = context["dag_run"]
+    kind = str(getattr(dag_run.run_type, "value", dag_run.run_type))
+    note = f", {dag_run.note}" if dag_run.note else ""
+    yield f"Run {dag_run.dag_id}/{dag_run.run_id} ({kind}), asked for by {owner(context, 'no one').user}{note}"
+    yield f"Form: {json.dumps(form_values(context), default=str)}"
+
+
+def form_values(context: Context) -> dict[str, Any]:
+    """Every value of the form, and what was given besides; secrets are masked."""
+    return cast("dict[str, Any]", redact({**context["params"], **(context["dag_run"].conf or {})}))
 
 
 def place(context: Context) -> tuple[str, str]:

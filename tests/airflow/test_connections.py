@@ -132,7 +132,7 @@ def test_the_command_line_names_the_installation_of_its_context() -> None:
     class Far:
         installation = "eu"
 
-        def trigger(self, dag_id: str, conf: dict[str, Any]) -> Run:
+        def trigger(self, dag_id: str, conf: dict[str, Any], note: str) -> Run:
             raise RefusedError(f"{dag_id}: {conf}")
 
     with pytest.raises(RefusedError, match="'streamops_conn_id': 'eu'"):

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
+from streamops.cluster import record as cluster_record
 from streamops.model.errors import (
     ConflictError,
     NotFoundError,
@@ -65,6 +66,8 @@ class Engine:
         found = self.find(request.job, operation_id)
         if found is not None and found.state in OVER:
             return found
+        there = cluster_record.read(self.store) if request.job == CLUSTER else jobs.record(self.store, request.job)
+        self.say(f"Found: {receipts.found_before(there)}")
         lock = self._acquire(request.job, operation_id, request.runbook, owner)
         if lock.abandoned and lock.abandoned != operation_id:
             self._settle(request.job, lock.abandoned, lock.fence)
@@ -159,8 +162,9 @@ class Engine:
         self._taken_up(job, operation_id)
         operation = self._change(job, operation_id, {"state": "failed", "reason": reason})
         self._tell_truth(operation)
-        settling.settle(self.ports, operation, "failed", self.say)
+        receipt = settling.settle(self.ports, operation, "failed", self.say)
         self.say(f"Operation {operation_id} failed at {runbooks.of(operation).at(operation) or 'its end'}: {reason}")
+        self._show(receipt)
 
     def undo(self, job: str, operation_id: str) -> str:
         """Take a failed operation back, step by recorded step; says what was done."""
@@ -172,8 +176,7 @@ class Engine:
             self._run_undo(job, operation_id, name)
         if back.steps:
             operation = self._change(job, operation_id, {"state": "undone"})
-            for line in receipts.lines(settling.settle(self.ports, operation, "undone", self.say)):
-                self.say(line)
+            self._show(settling.settle(self.ports, operation, "undone", self.say))
         self.say(f"Operation {operation_id}: {back.outcome}")
         return f"{back.outcome[0].upper()}{back.outcome[1:]}."
 
@@ -184,6 +187,15 @@ class Engine:
             cluster_jobs.release(self._context(operation))
         if locks.release(self.store, job, operation_id, self._fence(job, operation_id)):
             self.say(f"The operation lock of {label(job)} is free")
+
+    def show_receipt(self, job: str, operation_id: str) -> None:
+        """Say the lines of the receipt of an operation that is over."""
+        if found := receipts.read(self.store, job, operation_id):
+            self._show(found)
+
+    def _show(self, receipt: receipts.Receipt) -> None:
+        for line in receipts.lines(receipt):
+            self.say(line)
 
     # --- without Airflow
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import getpass
+import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -154,7 +156,8 @@ class Runbooks:
         conf = asked.model_dump(mode="json", exclude=own, exclude_unset=True)
         if self.airflow.installation:
             conf["streamops_conn_id"] = self.airflow.installation
-        run = self.airflow.trigger(asked.runbook, conf)
+        note = f"from the command line of {getpass.getuser()} on {socket.gethostname()}"
+        run = self.airflow.trigger(asked.runbook, conf, note)
         told(run)
         operation = self._watch(asked, run, show)
         run = self.airflow.run(run.dag_id, run.run_id)

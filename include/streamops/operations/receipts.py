@@ -6,8 +6,10 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
+from streamops.cluster.record import ClusterRecord
 from streamops.model.names import label
-from streamops.model.records import Deployment, Offsets, now
+from streamops.model.owner import Owner
+from streamops.model.records import Deployment, JobRecord, Offsets, now
 from streamops.model.stored import Part, Stored
 from streamops.operations.facts import Checked, Dismissed, Exported, Kept, Stopped, Worked
 from streamops.operations.operation import Operation
@@ -100,6 +102,49 @@ def receipt(operation: Operation, state: str, ran: Mapping[str, Deployment] | No
         | {f"undo:{name}": record.facts for name, record in operation.undo.items()},
         gap_seconds=_gap(operation),
     )
+
+
+def unbegun(runbook: str, job: str, state: str, reason: str, owner: Owner, asked: Mapping[str, Any]) -> Receipt:
+    """What there is to say of a request for which no operation began; it is shown, and not stored.
+
+    Args:
+        state: ``refused``, ``skipped`` because another operation held the job, or ``not begun``.
+        asked: every value that was given.
+    """
+    moment = now()
+    return Receipt(
+        id=owner.run_id,
+        job=job,
+        runbook=runbook,
+        state=state,
+        reason=reason,
+        requested_by=owner.user,
+        owner=owner.label(),
+        via=AIRFLOW if owner.kind == "airflow" else HERE,
+        inputs=dict(asked),
+        began=moment,
+        finished=moment,
+        seconds=0,
+    )
+
+
+def found_before(record: JobRecord | ClusterRecord | None) -> str:
+    """What an operation found, before it changed anything."""
+    if isinstance(record, ClusterRecord):
+        nodes, waiting = ", ".join(record.nodes) or "those of the inventory", ", ".join(record.jobs)
+        stopped = f", stopped with jobs {waiting}" if waiting else ""
+        return f"the cluster, {record.state}, members {nodes}{stopped}{_changed_by(record)}"
+    if record is None or not record.deployment:
+        return "nothing that was deployed"
+    paused, kept = ", paused" * record.paused, f", with snapshot {record.snapshot}" if record.snapshot else ""
+    return (
+        f"{record.job} {record.version}, deployment {record.deployment}, {record.desired}{kept}{paused}, "
+        f"launch {record.launch}{_changed_by(record)}"
+    )
+
+
+def _changed_by(record: JobRecord | ClusterRecord) -> str:
+    return f", changed last by {record.changed_by}" if record.changed_by else ""
 
 
 def _gap(operation: Operation) -> float | None:

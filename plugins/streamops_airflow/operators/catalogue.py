@@ -66,7 +66,10 @@ class JobsOperator(StreamOpsOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Do it. Raises AirflowFailException with everything that went wrong, or AirflowException if that may pass."""
         asked = context["params"].get("job")
+        for line in runs.told(context):
+            self.log.info("%s", line)
         with plain_errors():
+            runs.require_known(context)
             jobs = [checked("job", asked)] if asked else job_state.names(self.hook.store)
         wrong: list[str] = []
         facts: dict[str, Any] = {}

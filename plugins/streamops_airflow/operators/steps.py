@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from streamops.model.errors import LockedError, OvertakenError
 from streamops.model.names import shown
-from streamops.operations import runbooks
+from streamops.operations import receipts, runbooks
 from streamops.operations.follow import HELD
 from streamops.operations.operation import OVER
 from streamops_airflow import assets, runs
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from streamops.operations.engine import Engine
     from streamops.operations.operation import Operation
 
+REFUSED = "refused_before_it_began"  # under which the first task tells why
+_UNBEGUN = {HELD: "skipped", REFUSED: "refused"}
 _UNTOLD = "a task ended without an outcome, or the run was marked failed"
 
 
@@ -54,7 +57,9 @@ class BeginOperator(StepsOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Begin (or find) this run's operation and check the request."""
-        with plain_errors():
+        for line in runs.told(context):
+            self.log.info("%s", line)
+        with plain_errors(lambda reason: self._untouched(context, REFUSED, reason)):
             run = runs.of(context)
             try:
                 operation = self.engine(context).begin(run.request, run.owner, run.operation_id)
@@ -62,11 +67,23 @@ class BeginOperator(StepsOperator):
                 raise
             except LockedError as error:
                 self.log.warning("Nothing was done. %s", error)
-                context["ti"].xcom_push(key=HELD, value=str(error))
+                self._untouched(context, HELD, str(error))
                 raise AirflowSkipException(str(error)) from error
-        self.log.info("Operation %s on %s, asked for by %s", run.operation_id, shown(run.job), run.owner.user)
         facts = super().execute(context)
         return {"operation": operation.id, "job": run.job, **facts}
+
+    def _untouched(self, context: Context, key: str, reason: str) -> None:
+        """No operation began: the last task says so again, and the reason."""
+        context["ti"].xcom_push(key=key, value=reason)
+        for line in unbegun(context, key, reason):
+            self.log.info("%s", line)
+
+
+def unbegun(context: Context, key: str, reason: str) -> Iterator[str]:
+    """The receipt of a run that began no operation."""
+    dag_run, (job, _) = context["dag_run"], runs.place(context)
+    state, owner = _UNBEGUN.get(key, "not begun"), runs.owner(context)
+    yield from receipts.lines(receipts.unbegun(dag_run.dag_id, job, state, reason, owner, runs.form_values(context)))
 
 
 class TeardownOperator(OperationOperator):
@@ -136,15 +153,21 @@ class OutcomeOperator(TeardownOperator):
     """
 
     def tear_down(self, engine: Engine, operation: Operation) -> str:
-        """Say how it ended. Raises AirflowFailException when it did not succeed."""
+        """Show the receipt. Raises AirflowFailException when it did not succeed."""
+        engine.show_receipt(operation.job, operation.id)
         if operation.state != "succeeded":
             raise AirflowFailException(f"Operation {operation.id} is {operation.state}: {operation.reason}")
         return f"operation {operation.id} succeeded"
 
     def never_began(self, engine: Engine, job: str, operation_id: str, context: Context) -> None:
         """Skipped if the job was held by another operation; failed if this run was ended before it began one."""
-        if context["ti"].xcom_pull(task_ids="check", key=HELD) is None:
-            raise AirflowFailException(f"The run ended before it began an operation on {shown(job)}.")
+        told = {key: context["ti"].xcom_pull(task_ids="check", key=key) for key in (HELD, REFUSED)}
+        never = f"The run ended before it began an operation on {shown(job)}."
+        key, reason = next(((key, reason) for key, reason in told.items() if reason), ("", never))
+        for line in unbegun(context, key, reason):
+            self.log.info("%s", line)
+        if key != HELD:
+            raise AirflowFailException(reason)
 
 
 def ending(restore: str = "") -> list[TeardownOperator]:
