@@ -46,7 +46,12 @@ def refused(text: str) -> str:
         ("{cores: 2", "{core: 2", "resources.core is not a field", "cores, driver_memory"),
         ("{topic: clicks}", "{topics: clicks}", "sources.clicks.kafka.topics is not a field", "topic"),
         ("event_time: time}", "event: time}", "sources.clicks.event is not a field", "event_time, event_time_unit"),
-        ("output: append", "outputs: append", "stages.per_minute.outputs is not a field", "output, recount, sinks"),
+        (
+            "output: append",
+            "outputs: append",
+            "stages.per_minute.outputs is not a field",
+            "recount, renamed_from, sinks",
+        ),
         ("tags: [page]", "tag: page", "stages.per_minute.sinks.0.influxdb.tag is not a field", "tags, time"),
         ("[{influxdb:", "[{influx:", "stages.per_minute.sinks.0.influx is not a field", "influxdb, log"),
         ("aggregate: count", "agregate: count", "stages.per_minute.recount.agregate is not a field", "aggregate, by"),

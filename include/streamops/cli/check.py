@@ -77,7 +77,7 @@ def _published(job: str, version: str, from_snapshot: str | None) -> tuple[str, 
     if from_snapshot is not None:
         other, _, snapshot = from_snapshot.rpartition("/")
         manifest = snapshots.load(store, other or job, checked("snapshot", snapshot))
-        return f"snapshot {manifest.job}/{manifest.name}", name, verdicts.of_snapshot(manifest, new, params)
+        return f"snapshot {manifest.job}/{manifest.name}", name, verdicts.of_snapshot(store, manifest, new, params)
     if deployed is None:
         raise NotFoundError(f"There is no deployed job {job}; check a snapshot (--from), or a directory (--against).")
     old = artifacts.load_manifest(store, job, deployed.version)

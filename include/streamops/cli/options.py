@@ -130,6 +130,11 @@ def switch(name: str, annotation: Any) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=annotation)
 
 
+def optional(name: str, annotation: Any) -> inspect.Parameter:
+    """A parameter that may be left out."""
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
 def pairs(option: str, given: Iterable[str]) -> tuple[tuple[str, str], ...]:
     """Pairs from ``NAME=VALUE``; a value may hold further equals signs. Raises RefusedError."""
     found = []

@@ -21,6 +21,10 @@ from streamops.operations.runbooks.snapshot_job import SnapshotJob
 from streamops.store.object_store import ObjectStore
 
 DRY_RUN = Annotated[bool, typer.Option("--dry-run", help="Say what would be done and what it costs; touch nothing.")]
+AS = Annotated[
+    str | None,
+    typer.Option("--as", metavar="NAME", help="Run JOB's version under this name: another job of the same code."),
+]
 HERE = Annotated[
     bool, typer.Option("--without-airflow", help="Do it in this process, for when Airflow itself is down.")
 ]
@@ -33,17 +37,21 @@ def verb(runbook: str, told: Callable[[Operation], str], **spelled: str) -> Call
         told: the last line.
         spelled: fields that it writes otherwise than other commands do.
     """
-    asked = options.Options(runbook, spelled)
+    versioned = issubclass(runbooks.find(runbook).request, NewVersion)
+    asked = options.Options(runbook, spelled, without=("code_of",))
 
     def does(given: dict[str, Any]) -> None:
         json, values = given["json"], asked.values(given)
+        if name := given.get("name"):
+            values |= {"job": name, "code_of": values["job"]}
         if given["dry_run"]:
             preview(json, request(runbook, **values))
             return
         done = run(json, runbook, without_airflow=given["without_airflow"], **values)
         say(json, done, told(done))
 
-    return asked.command(does, options.switch("dry_run", DRY_RUN), options.switch("without_airflow", HERE))
+    more = (options.switch("dry_run", DRY_RUN), options.switch("without_airflow", HERE))
+    return asked.command(does, *((options.optional("name", AS),) if versioned else ()), *more)
 
 
 def _runs(operation: Operation) -> str:

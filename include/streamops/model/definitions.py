@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
@@ -231,9 +231,12 @@ class Stage(_Model):
     output: Literal["append", "update"] = "append"
     sinks: Annotated[tuple[Sink, ...], Field(min_length=1)]
     recount: Recount | None = None
+    renamed_from: StageName | None = None  # its name in the version before: without state, it continues there
 
     @model_validator(mode="after")
     def _real_time(self) -> Stage:
+        if self.realtime and self.renamed_from:
+            raise ValueError(f"mode: {self.mode} keeps its results under its name, so it cannot be renamed_from another")
         if self.realtime and self.output != "update":
             raise ValueError(f"mode: {self.mode} gives each result as it changes, so it needs output: update")
         if self.realtime and (len(self.sinks) != 1 or self.sinks[0].influxdb is None):
@@ -311,6 +314,10 @@ class Definition(_Model):
                         f"stages.{name}: a log sink repeats lines after a crash, so it cannot give exactly-once; "
                         "add a sink with keys, or set guarantee: at-least-once"
                     )
+        for name, stage in self.stages.items():
+            others = [other.renamed_from for at, other in self.stages.items() if at != name]
+            if stage.renamed_from in {*self.stages, *others} - {None}:
+                raise ValueError(f"stages.{name}.renamed_from: another stage continues {stage.renamed_from}")
         writers: dict[tuple[str, str], str] = {}
         for name, stage in self.stages.items():
             for point in (sink.influxdb for sink in stage.sinks if sink.influxdb):
@@ -345,6 +352,39 @@ class Definition(_Model):
             if counted and (not counted.kafka or named):
                 raise ValueError(f"stages.{name}.recount: only a topic of JSON values can be recounted in these words")
         return self
+
+    def under_name(self, job: str, prefix: str = "") -> Definition:
+        """The same as a version of another job, whose measurements' names begin with ``prefix``.
+
+        Raises:
+            DefinitionError: such a name is too long.
+        """
+
+        def moved(sink: Sink) -> Sink:
+            if sink.influxdb is None:
+                return sink
+            name = f"{prefix}{sink.influxdb.measurement}"
+            return sink.model_copy(update={"influxdb": sink.influxdb.model_copy(update={"measurement": name})})
+
+        stages = {
+            name: stage.model_copy(update={"sinks": tuple(moved(sink) for sink in stage.sinks)})
+            for name, stage in self.stages.items()
+        }
+        return parse(self.model_copy(update={"job": job, "stages": stages}).canonical(), f"{job} {self.version}")
+
+    def renamed(self, known: Collection[str], before: Definition | None = None) -> dict[str, str]:
+        """The stages that continue one of another name, with that name.
+
+        Args:
+            known: the stages of the version before.
+            before: its definition. What it had renamed gets its old name back.
+        """
+        found = {name: stage.renamed_from for name, stage in self.stages.items() if stage.renamed_from}
+        found |= {stage.renamed_from: name for name, stage in (before.stages if before else {}).items()
+                  if stage.renamed_from in self.stages}  # fmt: skip
+        return {
+            name: old for name, old in found.items() if name not in known and old in known and old not in self.stages
+        }
 
     @property
     def measurements(self) -> tuple[str, ...]:

@@ -39,6 +39,29 @@ def absent(context: StepContext, if_exists: bool) -> Checked | None:
     return Checked(unchanged=True, state=NOT_DEPLOYED)
 
 
+def version(context: StepContext, asked: NewVersion) -> ArtifactManifest:
+    """The version that is asked for; what is another job's code, as ``steps.publish_copy`` will publish it.
+
+    Raises:
+        NotFoundError, PublishedError: it is not there, or something else is published under its name.
+        RefusedError: a job that runs writes the same measurements.
+    """
+    if asked.code_of is None:
+        return context.version(asked.version)
+    store = context.ports.store
+    made, _ = artifacts.under_name(store, asked.code_of, asked.version, context.job, asked.measurement_prefix or "")
+    for job in jobs.names(store):
+        record = jobs.record(store, job)
+        running = artifacts.current(store, record) if record and record.desired == "running" else None
+        both = set(running.measurements) & set(made.definition.measurements) if running else set()
+        if both and job != context.job:
+            raise RefusedError(
+                f"Job {job} runs and writes {', '.join(sorted(both))}: points of both could be the same point. Give "
+                f"{context.job} measurements of its own (measurement_prefix), or stop {job} first."
+            )
+    return made
+
+
 def continues(context: StepContext, record: JobRecord) -> Checked:
     """That the job's own checkpoint can be continued."""
     deployment = jobs.deployment(context.ports.store, context.job, record.deployment)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from streamops.model.definitions import (
     JobName,
@@ -146,6 +146,26 @@ class NewVersion(JobRequest, Starts):
     library: Library = None
     logging: Logging = Field(default_factory=dict)  # levels over those of the definition
     accept_loss: AcceptLoss = ()  # each accepted explicitly
+    code_of: Annotated[
+        JobName | None,
+        Field(title="Code of", description="Another job, whose published version it is: its code under this name."),
+    ] = None
+    measurement_prefix: Annotated[
+        str | None,
+        Field(
+            pattern=r"^[A-Za-z][A-Za-z0-9_]{0,31}$",
+            title="Measurement prefix",
+            description="With the code of another job: what the names of its measurements begin with here.",
+        ),
+    ] = None
+
+    @model_validator(mode="after")
+    def _another_name(self) -> NewVersion:
+        if self.code_of == self.job:
+            raise ValueError("code_of: that is the job itself; name another one, or leave it out")
+        if self.measurement_prefix and not self.code_of:
+            raise ValueError("measurement_prefix: needs code_of; a version has the measurements of its definition")
+        return self
 
     @property
     def places(self) -> dict[str, str]:

@@ -42,7 +42,7 @@ from streamops.spark import priority
 from streamops.spark.submission import Submission
 from streamops.store import documents, jobs, keys, leases
 from streamops.store.object_store import ObjectStore
-from streamops.versions import libraries, verdicts
+from streamops.versions import artifacts, libraries, verdicts
 from streamops.versions.artifacts import ArtifactManifest
 
 # A job may hold months of events; its upgrade recounts what the switch may have harmed, and this much before it.
@@ -79,6 +79,19 @@ class Settings:
         if asked is None:
             return cls(params, places, old.logging)
         return cls(params | asked.params, places | asked.places, old.logging | asked.logging, asked.library)
+
+
+def publish_copy(context: StepContext) -> None:
+    """Publish the version under this job's name, where another job's code was asked for."""
+    asked = context.asked(NewVersion)
+    if asked.code_of is None:
+        return
+    prefix = asked.measurement_prefix or ""
+    made, packed = artifacts.under_name(context.ports.store, asked.code_of, asked.version, context.job, prefix)
+    done = artifacts.put(context.ports.store, made, packed)
+    context.say(
+        f"{context.job} {done.version} is the code of {asked.code_of} {asked.version} ({done.artifact_sha256[:12]})"
+    )
 
 
 def install(
@@ -151,6 +164,7 @@ def write_deployment(
             context.first(version, places),
             context.empty(version),
             _refilled(context, version, manifest, number, places) if manifest else None,
+            verdicts.renamed(store, manifest, version.definition) if manifest else None,
         ),
     )
     documents.write(store, keys.deployment(context.job, number), deployment, new=found is None)

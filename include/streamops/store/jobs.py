@@ -165,6 +165,7 @@ def starts(
     first: Callable[[str], Offsets],
     empty: Collection[str] = (),
     refilled: Mapping[str, StageStart] | None = None,
+    renamed: Mapping[str, str] | None = None,
 ) -> dict[str, StageStart]:
     """From where the state of each stage counts in deployment ``number``.
 
@@ -175,6 +176,7 @@ def starts(
         first: a source's beginning by its definition, as offsets of that source.
         empty: stages whose state in the snapshot is not continued; each continues where it had read to.
         refilled: of those, the ones that begin elsewhere.
+        renamed: stages that continue where the snapshot's stage of another name had read to.
     """
     known = manifest.stages if manifest else {}
     sources = [name for name, source in definition.sources.items() if not source.stage]  # a feed begins anew
@@ -191,7 +193,10 @@ def starts(
                 lowest[source] = first(source).get(source, {})
     fresh = StageStart(since_deployment=number, offsets={source: lowest.get(source, {}) for source in sources})
     found = {name: known[name].start if name in known else fresh for name in definition.stages}
-    for name in set(empty) & set(known) & set(found):
-        read = {source: known[name].offsets.get(source) or lowest.get(source, {}) for source in sources}
+    stood = {name: known[name] for name in set(empty) & set(known) & set(found)}
+    stood |= {name: known[old] for name, old in (renamed or {}).items()}
+    for name, stage in stood.items():
+        begun = stage.offsets if stage.batch >= 0 else stage.start.offsets
+        read = {source: begun.get(source) or lowest.get(source, {}) for source in sources}
         found[name] = StageStart(since_deployment=number, offsets=read)
     return found | dict(refilled or {})

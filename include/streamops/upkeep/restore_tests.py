@@ -222,16 +222,7 @@ class RestoreTests:
                 "holds now, so it is not tested; someone changed the published version."
             )
         definition = derived(version.definition, test)
-        packed = archives.pack({**archives.unpack(body), "definition.json": definition.canonical().encode()})
-        moved = version.model_copy(
-            update={
-                "job": definition.job,
-                "definition": definition,
-                "artifact_sha256": archives.sha256(packed),
-                "size": len(packed),
-                "published": now(),
-            }
-        )
+        moved, packed = artifacts.repacked(body, version, definition)
         store.place(moved.archive, packed, moved.artifact_sha256)
         documents.write(store, keys.artifact_manifest(definition.job, definition.version), moved)
         return definition

@@ -99,10 +99,7 @@ def publish(
     definition, files = collect(directory, version)
     if job is not None and definition.job != job:
         raise DefinitionError(f"{directory} holds job {definition.job}, not {job}; correct the file that names it.")
-    if definition.job.startswith(SCRATCH):
-        raise DefinitionError(
-            f"Names that begin with {SCRATCH} belong to restore tests; give {definition.job} another."
-        )
+    _refuse_scratch(definition.job)
     fingerprints = _plans(store, directory, definition, library) if check else {}
     artifact = archives.pack(files)
     if len(artifact) > MAX_ARTIFACT_BYTES:
@@ -121,6 +118,16 @@ def publish(
         fingerprints=fingerprints,
     )
     store.place(keys.runtime(manifest.runtime_sha256), runtime, manifest.runtime_sha256)
+    return put(store, manifest, artifact)
+
+
+def put(store: ObjectStore, manifest: ArtifactManifest, artifact: bytes) -> Published:
+    """Make a version exist whose runtime is there already; where it exists, its archive is put right.
+
+    Raises:
+        PublishedError: it is published already with other content.
+    """
+    sha, fingerprints = manifest.artifact_sha256, manifest.fingerprints
 
     def settled(earlier: ArtifactManifest | None) -> ArtifactManifest:
         if earlier is None:
@@ -132,9 +139,50 @@ def publish(
             return earlier
         return earlier.model_copy(update={"fingerprints": fingerprints})  # published before there were any
 
-    key = keys.artifact_manifest(definition.job, definition.version)
+    key = keys.artifact_manifest(manifest.job, manifest.version)
     found = documents.update(store, key, ArtifactManifest, settled).value
     return _published(found, fresh=found is manifest)
+
+
+def repacked(artifact: bytes, manifest: ArtifactManifest, definition: Definition) -> tuple[ArtifactManifest, bytes]:
+    """The same code with another definition, that of another job: its manifest and its archive, not published yet."""
+    packed = archives.pack({**archives.unpack(artifact), "definition.json": definition.canonical().encode()})
+    update = {
+        "job": definition.job,
+        "definition": definition,
+        "artifact_sha256": archives.sha256(packed),
+        "size": len(packed),
+        "published": records.now(),
+    }
+    return manifest.model_copy(update=update), packed
+
+
+def under_name(
+    store: ObjectStore, job: str, version: str, name: str, prefix: str = ""
+) -> tuple[ArtifactManifest, bytes]:
+    """A published version as a version of another job, ``put`` publishes it.
+
+    Args:
+        prefix: what the names of its measurements begin with.
+
+    Raises:
+        NotFoundError: there is no such version.
+        DefinitionError: the name, or one of a measurement, cannot be given.
+        PublishedError: the other job has a version of that name with other content.
+    """
+    _refuse_scratch(name)
+    manifest = load_manifest(store, job, version)
+    body = store.get(manifest.archive).body
+    made, packed = repacked(body, manifest, manifest.definition.under_name(name, prefix))
+    if earlier := _find(store, name, version):
+        _require_same(earlier, made.artifact_sha256)
+        made = earlier
+    return made, packed
+
+
+def _refuse_scratch(job: str) -> None:
+    if job.startswith(SCRATCH):
+        raise DefinitionError(f"Names that begin with {SCRATCH} belong to restore tests; give {job} another.")
 
 
 def collect(directory: Path, version: str | None = None) -> tuple[Definition, dict[str, bytes]]:

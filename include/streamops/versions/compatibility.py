@@ -79,6 +79,7 @@ def verdicts(
     *,
     version: str = "the new version",
     ledger: Mapping[str, str] | None = None,
+    renamed: Mapping[str, str] | None = None,
 ) -> tuple[Verdict, ...]:
     """The verdict for every stage of either version, those of the new version first.
 
@@ -87,11 +88,18 @@ def verdicts(
         new: the stages of the version that would continue.
         version: how to name that version in a reason.
         ledger: the sources that can be read again from any event time on, with the column that holds it.
+        renamed: the stages of the new version that had another name, with that name; only without state they are the
+            same stage.
     """
-    gone = [stage for stage in old if stage not in new]
-    fresh = [stage for stage in new if stage not in old]
+    same = {name: before for name, before in (renamed or {}).items() if _stateless(old[before], new[name])}
+    gone = [stage for stage in old if stage not in new and stage not in same.values()]
+    fresh = [stage for stage in new if stage not in old and stage not in same]
     found = [
-        _appears(stage, gone, version) if stage in fresh else continued(stage, old[stage], new[stage], ledger)
+        _appears(stage, gone, version)
+        if stage in fresh
+        else _renamed(stage, same[stage])
+        if stage in same
+        else continued(stage, old[stage], new[stage], ledger)
         for stage in new
     ]
     found += [_vanishes(stage, old[stage], fresh, version) for stage in gone]
@@ -139,6 +147,15 @@ def _anew(stage: str, reason: str, new: Fingerprint | None, ledger: Mapping[str,
         consequence = _REFILLED.format(reach=length(reach * 1000))
         return Verdict(stage=stage, outcome="refilled", reasons=(reason,), consequence=consequence)
     return Verdict(stage=stage, outcome="starts empty", reasons=(reason,), consequence=_EMPTY, lost=True)
+
+
+def _stateless(*stages: Fingerprint | None) -> bool:
+    return all(stage is not None and not stage.stateful for stage in stages)
+
+
+def _renamed(stage: str, before: str) -> Verdict:
+    reason = f"It is {before} under another name, and has no state."
+    return Verdict(stage=stage, outcome="kept", reasons=(reason,), consequence=_AS_BEFORE)
 
 
 def _appears(stage: str, gone: list[str], version: str) -> Verdict:

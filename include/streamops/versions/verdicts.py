@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from streamops.model.definitions import Definition, Param
-from streamops.model.errors import RefusedError
+from streamops.model.errors import NotFoundError, RefusedError
 from streamops.model.manifest import Manifest
-from streamops.versions import compatibility, fingerprints
+from streamops.store.object_store import ObjectStore
+from streamops.versions import artifacts, compatibility, fingerprints
 from streamops.versions.artifacts import ArtifactManifest
 from streamops.versions.compatibility import Verdict
 from streamops.versions.fingerprints import Fingerprint
@@ -23,14 +24,34 @@ def of_deployment(
         old_params, new_params: set at deploy, over those of the definitions.
     """
     before, after = known(old, old_params), known(new, new_params)
-    return compatibility.verdicts(before, after, version=f"{new.job} {new.version}", ledger=ledger(new.definition))
+    return _verdicts(before, after, new, new.definition.renamed(before, old.definition))
 
 
-def of_snapshot(manifest: Manifest, new: ArtifactManifest, params: Mapping[str, Param]) -> tuple[Verdict, ...]:
+def of_snapshot(
+    store: ObjectStore, manifest: Manifest, new: ArtifactManifest, params: Mapping[str, Param]
+) -> tuple[Verdict, ...]:
     """What becomes of a snapshot's state when ``new`` continues it."""
     before = fingerprints.read(manifest.fingerprints, manifest.stages)
-    after = known(new, params)
-    return compatibility.verdicts(before, after, version=f"{new.job} {new.version}", ledger=ledger(new.definition))
+    return _verdicts(before, known(new, params), new, renamed(store, manifest, new.definition))
+
+
+def renamed(store: ObjectStore, manifest: Manifest, definition: Definition) -> dict[str, str]:
+    """The stages that continue one of a snapshot under another name, with that name."""
+    try:
+        before = artifacts.load_manifest(store, manifest.job, manifest.version).definition
+    except NotFoundError:  # deleted since: what it had renamed is not known any more
+        before = None
+    return definition.renamed(manifest.stages, before)
+
+
+def _verdicts(
+    before: Mapping[str, Fingerprint | None],
+    after: Mapping[str, Fingerprint | None],
+    new: ArtifactManifest,
+    names: Mapping[str, str],
+) -> tuple[Verdict, ...]:
+    whose = f"{new.job} {new.version}"
+    return compatibility.verdicts(before, after, version=whose, ledger=ledger(new.definition), renamed=names)
 
 
 def ledger(definition: Definition) -> dict[str, str]:

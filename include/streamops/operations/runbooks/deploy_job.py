@@ -69,7 +69,7 @@ def check(context: StepContext) -> Checked:
         RefusedError, NotFoundError, SnapshotRefusedError: what is wrong and what to do instead.
     """
     asked, store, record = context.asked(DeployJob), context.ports.store, context.operation.before
-    version = context.version(asked.version)
+    version = checks.version(context, asked)
     if record and record.desired == "running":
         more = (asked.from_snapshot, asked.from_scratch, asked.params, asked.places, asked.logging, asked.library)
         if record.version != asked.version:
@@ -98,7 +98,7 @@ def check(context: StepContext) -> Checked:
     )
     checks.same_partitions(context, manifest.job, manifest.version, version)
     snapshots.verify(store, manifest)
-    found = verdicts.of_snapshot(manifest, version, asked.params)
+    found = verdicts.of_snapshot(store, manifest, version, asked.params)
     told = verdicts.require(found, asked.accept_loss, context.say)
     refilling.starts(context.ports.ledger, version, told["refilled"], refilling.of_snapshot(manifest), topics)
     return Checked(version=version.version, state=f"snapshot {manifest.job}/{manifest.name}", **told)
@@ -123,6 +123,7 @@ def reserve(context: StepContext) -> Reserved:
     """Record the deployment, bring its state in place, and name the launch that may write."""
     if context.checked.unchanged:
         return Reserved()
+    steps.publish_copy(context)
     store, version, asked = context.ports.store, context.version(), context.asked(DeployJob)
     manifest = _manifest(context, asked)
     settings = steps.Settings.asked(asked)

@@ -88,7 +88,7 @@ def check(context: StepContext) -> Checked:
         RefusedError, NotFoundError, SnapshotExistsError, CheckpointError: what is wrong and what to do instead.
     """
     asked, store, record = context.asked(UpgradeJob), context.ports.store, checks.existing(context)
-    version = context.version(asked.version)
+    version = checks.version(context, asked)
     if record.desired != "running":
         raise RefusedError(
             f"Job {context.job} is {record.desired}, and an upgrade needs a running job; start it (start_job), or "
@@ -155,6 +155,7 @@ def why_not_gapless(
 
 def reserve(context: StepContext) -> Reserved:
     """Number the new deployment and name the launch that warms up beside the old one."""
+    steps.publish_copy(context)
     version = context.version()
     cold = steps.starts_cold(context, version, standby=context.asked(UpgradeJob).standby)
     # The starts of new stages are known only after the stop: export_and_restore completes the record.
