@@ -4,13 +4,15 @@ FIRST = $(shell for p in python3 python3.13 python3.12 python3.11; do $$p -c '$(
 PYTHON ?= $(or $(FIRST),python3)
 BIN := .venv/bin
 SEEDS ?= 2
+MINUTES ?= 60
+SEED ?= 1
 # Tests of the stack run one after the other in the first process, all others beside them in the second.
 PARALLEL := --instafail -n 2 --dist loadgroup --no-loadscope-reorder
 PYTEST_ARGS ?=
 LOCK = $(BIN)/uv pip compile -q --universal --python-version 3.11 --no-annotate --custom-compile-command 'make lock'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test setup-tools lock up down status demo demo-elasticity demo-fleet test test-all test-long test-faults compose-up compose-down bench dashboards lint format
+.PHONY: help setup setup-test setup-tools lock up down status demo demo-elasticity demo-fleet test test-all test-long test-faults test-nemesis compose-up compose-down bench dashboards lint format
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -57,6 +59,10 @@ test-long: setup-test ## what is outside continuous integration; docs/testing.md
 
 test-faults: setup-test ## every test, those that break something with SEEDS=n seeds
 	@$(BIN)/python -m pytest -m "" --seeds $(SEEDS) $(PARALLEL) $(PYTEST_ARGS)
+
+test-nemesis: setup-test ## random operations beside random faults, for MINUTES=n, drawn from SEED=n; build/nemesis tells
+	@$(BIN)/python -m pytest tests/faults/test_nemesis_stack.py --nemesis-minutes $(MINUTES) --seed $(SEED) \
+		--timeout $$(($(MINUTES) * 60 + 1800)) --instafail -s $(PYTEST_ARGS)
 
 # The containers bring their own servers: of the set-up they need the Python environment alone.
 compose-up: ## start the same stack in containers (Docker), and wait until it is ready

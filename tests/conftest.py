@@ -37,6 +37,8 @@ EVERY = pytest.StashKey[dict[str, frozenset[str]]]()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--seeds", type=int, default=1, help="seeds for each fault test")
+    parser.addoption("--seed", type=int, help="this one seed instead, to see again what a run has found")
+    parser.addoption("--nemesis-minutes", type=float, default=3, help="how long a run of random faults goes on")
     parser.addoption("--keep-stack", action="store_true", help="leave the test stack running at the end")
 
 
@@ -103,7 +105,8 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """A test that asks for ``seed`` runs once for each of them."""
     if "seed" in metafunc.fixturenames:
-        metafunc.parametrize("seed", range(1, metafunc.config.getoption("--seeds") + 1))
+        one = metafunc.config.getoption("--seed")
+        metafunc.parametrize("seed", [one] if one else range(1, metafunc.config.getoption("--seeds") + 1))
 
 
 @pytest.fixture

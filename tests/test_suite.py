@@ -47,6 +47,10 @@ def test_faults_with_seeds_leave_nothing_out() -> None:
     assert chosen("test-faults") == ""
 
 
+def test_a_run_of_random_faults_takes_its_length_and_its_seed() -> None:
+    assert {"$(MINUTES)", "$(SEED)"} <= set(recipe("test-nemesis").split())
+
+
 @pytest.mark.parametrize("target", TARGETS)
 def test_what_one_run_leaves_is_not_a_path_to_tests_for_the_next(target: str) -> None:
     """pytest reads options before it knows ours: a value of its own that exists as a file would be a test to run."""

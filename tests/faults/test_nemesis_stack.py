@@ -1,0 +1,322 @@
+"""Random operations through Airflow on a job under load, with random faults beside them: ``tests/nemesis.py`` plans it.
+
+Whatever happens, a job that should run comes to work again by itself, every event counts once, the record tells the
+truth, and the next operation is possible. ``build/nemesis`` keeps what each run did.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from fresh_job import FreshJob, wait_for
+from nemesis import Act, Fault, Round, Seen, judge, rounds
+from runbooks import at_work, ended, free, housekept, mark_failed, states
+from stack import lifecycle, ready
+from stack.programs import AIRFLOW, WORKERS
+from streamops import snapshots
+from streamops.clients.airflow import Airflow, Run
+from streamops.cluster.supervised_nodes import SupervisedNodes
+from streamops.model.errors import SnapshotRefusedError
+from streamops.model.records import FINAL, State
+from streamops.operations import runbooks
+from streamops.operations.engine import list_operations
+from streamops.operations.follow import spans
+from streamops.operations.operation import OVER, Operation, operation_id
+from streamops.recount.recounting import recount_job
+from streamops.settings import REPOSITORY, Settings
+from streamops.store import documents, keys
+from support import READY, Mark, Servers, attempts, drivers, invariant, mark, uncounted, works_again
+
+pytestmark = [pytest.mark.stack, pytest.mark.full]
+
+EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
+BACK_S = 300  # for a job to work again, or an abandoned operation to be settled: reconciliation looks every minute
+PATIENT = {"healthy_timeout_s": 240, "stop_timeout_s": 90, "catch_up_s": 120}
+PROBES = {**READY, "spark-master": ready.master, **dict.fromkeys(AIRFLOW, ready.airflow)}
+
+
+@pytest.fixture
+def minutes(request: pytest.FixtureRequest) -> float:
+    return float(request.config.getoption("--nemesis-minutes"))
+
+
+@dataclass
+class History:
+    """What happened in one run, as lines of JSON in its directory."""
+
+    directory: Path
+    began: float = field(default_factory=time.monotonic)
+    lines: list[dict[str, Any]] = field(default_factory=list)
+
+    def note(self, what: str, **details: Any) -> None:
+        line = {"s": round(time.monotonic() - self.began, 1), "at": time.strftime("%H:%M:%S"), "what": what, **details}
+        self.lines.append(line)
+        print(self.text(line), flush=True)
+        with (self.directory / "history.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line, default=str) + "\n")
+
+    def text(self, line: dict[str, Any]) -> str:
+        rest = ", ".join(f"{key} {value}" for key, value in line.items() if key not in ("s", "at", "what"))
+        return f"{line['at']} {line['s']:7.1f} s  {line['what']}: {rest}"
+
+    def report(self, title: str, verdict: str) -> str:
+        """What a person reads first; also the message of a run that failed."""
+        operations = [line for line in self.lines if line["what"] == "ended"]
+        faults = [line for line in self.lines if line["what"] == "fault"]
+        failed = sum(line["outcome"] != "success" for line in operations)
+        counts = f"{len(operations)} operations, of which {failed} did not succeed; {len(faults)} faults"
+        text = "\n".join([f"# {title}", "", verdict, "", counts, "", *map(self.text, self.lines), ""])
+        (self.directory / "report.md").write_text(text, encoding="utf-8")
+        return text
+
+
+@dataclass
+class Nemesis:
+    """One job, and what is done to it."""
+
+    job: FreshJob
+    airflow: Airflow
+    servers: Servers
+    nodes: SupervisedNodes
+    history: History
+    start: Mark
+    calm: bool = True  # everything was looked at, and nothing has happened since
+
+    def seen(self) -> Seen:
+        record, status = self.job.record(), self.job.status()
+        assert record.version is not None
+        return Seen(
+            desired=record.desired,
+            version=record.version,
+            failed=record.desired == "running" and status is not None and status.state is State.FAILED,
+            kept={found.name: found.version for found in snapshots.list(self.job.store, self.job.name)},
+        )
+
+    # --- operations
+
+    def carry_out(self, each: Round) -> None:
+        """One round: the operation, the fault beside it, and what both may have led to."""
+        before = self.seen()
+        wish, act = each.act(before)
+        run = self.begin(act)
+        self.history.note("operation", round=each.number, wish=wish, of=before.version, job_is=before.desired)
+        undisturbed = self.calm and each.fault is None
+        if each.fault:
+            self.calm = False
+            self.strike(each, each.fault, act, run)
+        outcome, why = self.end(run)
+        after = self.seen()
+        self.history.note("ended", round=each.number, wish=wish, outcome=outcome, why=why, job_is=after.desired,
+                          version=after.version)  # fmt: skip
+        wrong = judge(act, outcome, before, after, undisturbed=undisturbed)
+        assert not wrong, wrong
+        if each.calm:
+            self.look()
+
+    def begin(self, act: Act) -> Run:
+        known = runbooks.find(act.runbook).request.model_fields
+        patient = {name: value for name, value in PATIENT.items() if name in known}
+        return self.airflow.trigger(act.runbook, {"job": self.job.name, **patient, **act.values})
+
+    def end(self, run: Run) -> tuple[str, str]:
+        """How a run ended, and why, if not well."""
+        over = ended(self.airflow, run)
+        tasks = states(self.airflow, over)
+        if tasks and set(tasks.values()) == {"skipped"}:
+            return "skipped", ""
+        found = self.operation(run)
+        reason = (
+            "" if over.state == "success" else f"{found.state}: {found.reason}" if found else f"never began {tasks}"
+        )
+        return over.state, reason
+
+    def operation(self, run: Run) -> Operation | None:
+        name = operation_id(run.dag_id, run.dag_id, run.run_id)
+        found = documents.read(self.job.store, keys.operation(self.job.name, name), Operation)
+        return found.value if found else None
+
+    # --- faults
+
+    def strike(self, each: Round, fault: Fault, act: Act, run: Run) -> None:
+        step = each.step(tuple(step.name for step in runbooks.find(act.runbook).steps))
+
+        def there() -> bool:
+            found = self.operation(run)
+            return bool(found and step in spans(found)) or self.airflow.run(run.dag_id, run.run_id).finished
+
+        wait_for(there, BACK_S, f"step {step} of {act.runbook}")
+        time.sleep(each.delay_s)  # at any moment of the step
+        with self.striking(fault, random.Random(each.draw), run) as struck:
+            self.history.note("fault", round=each.number, fault=str(fault), at_step=step, struck=struck)
+            if fault.lasts and struck:
+                time.sleep(each.lasts_s)  # the fault itself
+        if fault.lasts and struck:
+            self.history.note("fault ended", round=each.number, fault=str(fault), lasted=round(each.lasts_s, 1))
+
+    @contextmanager
+    def striking(self, fault: Fault, chance: random.Random, run: Run) -> Iterator[str]:
+        """The fault, from here to the end of the block; gives what was struck, which may be nothing."""
+        if fault.how == "mark":
+            mark_failed(self.airflow, run)
+            yield run.run_id
+        elif fault.how == "rival":
+            rival = self.airflow.trigger("snapshot_job", {"job": self.job.name})
+            yield rival.run_id
+            self.history.note("rival ended", outcome=self.end(rival)[0])
+        elif fault.what in ("driver", "executor"):
+            found = drivers(self.job.name) if fault.what == "driver" else self.executors()
+            if fault.how == "kill":
+                found = chance.sample(found, chance.randint(1, len(found))) if found else []
+            with signalled(found, fault.how):
+                yield " ".join(str(process.pid) for process in found)
+        else:
+            name = chance.choice(WORKERS) if fault.what == "spark-worker" else fault.what
+            with self.program(name, fault.how):
+                yield name
+
+    @contextmanager
+    def program(self, name: str, how: str) -> Iterator[None]:
+        """A server that is killed, paused or stopped, until it answers again."""
+        supervisor = self.servers.supervisor
+        before = supervisor.program(name).pid
+        if how == "stop":
+            supervisor.stop(name)
+            try:
+                yield
+            finally:
+                supervisor.start(name)
+        else:
+            with signalled([psutil.Process(before)], how):
+                yield
+            if how == "kill":
+                wait_for(lambda: supervisor.program(name).pid not in (0, before), BACK_S, f"a new {name}")
+        if name in PROBES:
+            ready.wait(name, PROBES[name], self.servers.layout, BACK_S)
+
+    def executors(self) -> list[psutil.Process]:
+        return [process for process in lifecycle.processes(self.servers.layout) if EXECUTOR in line_of(process)]
+
+    # --- what must be true
+
+    def look(self) -> None:
+        """A quiet point: nothing happens until everything is well again, and then everything is looked at."""
+        job, began = self.job, time.monotonic()
+        wait_for(lambda: free(job), BACK_S, f"the end of what works on {job.name}")
+        if self.seen().runs:
+            wait_for(lambda: works_again(job) or self.seen().failed, BACK_S, f"{job.name} working")
+            status = job.status()
+            assert not self.seen().failed, f"the job failed for good after faults that passed: {status.reason}"
+            report = invariant(job, self.start)
+        else:
+            wait_for(lambda: not drivers(job.name), BACK_S, "the end of the drivers of a stopped job")
+            status, record = job.status(), job.record()
+            assert status is not None
+            assert status.state in FINAL, f"the job is stopped, and its status says {status.state}"
+            assert record.standby is None, f"the job is stopped, and has the standby {record.standby}"
+            report = recount_job(job.settings, job.store, job.name, since=self.start.since)
+            assert not uncounted(report), uncounted(report)
+        with suppress(AssertionError):
+            wait_for(lambda: not self.strangers(), BACK_S, "the end of what belongs to nothing")
+        assert not (wrong := [*self.strangers(), *self.unfinished(), *self.damaged()]), wrong
+        self.calm = True
+        self.history.note("all is well", job_is=job.record().desired, events=report.events, recount=report.reason,
+                          snapshots=len(self.seen().kept), after=f"{time.monotonic() - began:.1f} s")  # fmt: skip
+
+    def strangers(self) -> list[str]:
+        """Processes and applications that belong to nothing that runs."""
+        record, master = self.job.record(), self.nodes.master()
+        launch = record.launch if record.desired == "running" else None
+        known = {application.id for application in master.applications}
+        mine = [application.id for application in master.applications if application.name == self.job.name]
+        found = [f"driver {each.pid}" for each in drivers(self.job.name) if launch not in each.info["cmdline"]]
+        found += [f"application {name}" for name in mine[1 if launch else 0 :]]
+        for process in self.executors():
+            application = next((value for name, value in pairwise(line_of(process)) if name == "--app-id"), "none")
+            found += [] if application in known else [f"executor {process.pid} of {application}"]
+        return found
+
+    def unfinished(self) -> list[str]:
+        """Operations that nobody works on any more and that are not over."""
+        return [
+            f"operation {found.id} is {found.state}: {found.reason}"
+            for found in list_operations(self.job.store, self.job.name)
+            if found.state not in OVER and (found.state == "running" or runbooks.of(found).undo_plan(found).steps)
+        ]
+
+    def damaged(self) -> list[str]:
+        """Snapshots that are not what their manifests say."""
+        wrong = []
+        for manifest in snapshots.list(self.job.store, self.job.name):
+            try:
+                snapshots.verify(self.job.store, manifest)
+            except SnapshotRefusedError as error:
+                wrong.append(str(error))
+        return wrong
+
+    def leave(self) -> None:
+        """The way out: from whatever state the faults have left, the job is stopped, and started again."""
+        self.look()
+        for act in (Act("cancel_job", {}, False, self.seen().version), Act("start_job", {}, True, self.seen().version)):
+            before = self.seen()
+            outcome, why = self.end(self.begin(act))
+            self.history.note("way out", runbook=act.runbook, outcome=outcome, why=why)
+            assert not (wrong := judge(act, outcome, before, self.seen(), undisturbed=True)), (wrong, why)
+        self.look()
+        found, kept = attempts(self.job)
+        assert found == kept, f"objects of unfinished snapshots are left: {found - kept}"
+
+
+@contextmanager
+def signalled(processes: list[psutil.Process], how: str) -> Iterator[None]:
+    """Processes that are killed, or paused until the end of the block."""
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.send_signal(signal.SIGKILL if how == "kill" else signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for process in processes if how == "pause" else ():
+            with suppress(psutil.NoSuchProcess):
+                process.send_signal(signal.SIGCONT)
+
+
+def line_of(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:  # it has ended since it was listed
+        return []
+
+
+def test_whatever_happens_a_job_is_exact_and_has_a_way_out(
+    job: FreshJob, airflow: Airflow, stack: Settings, servers: Servers, seed: int, minutes: float
+) -> None:
+    directory = REPOSITORY / "build" / "nemesis" / f"{time.strftime('%Y%m%dT%H%M%S')}-seed-{seed}"
+    directory.mkdir(parents=True)
+    history = History(directory)
+    title = f"Nemesis: {minutes:g} minutes, seed {seed}, job {job.name}"
+    nemesis = Nemesis(job, airflow, servers, SupervisedNodes(stack), history, mark(job))
+    until = time.monotonic() + 60 * minutes
+    housekept(airflow)
+    with at_work(stack, "reconcile"):
+        try:
+            for each in rounds(seed):
+                if time.monotonic() > until:
+                    break
+                nemesis.carry_out(each)
+            nemesis.leave()
+        except Exception as error:
+            history.note("violation", why=f"{type(error).__name__}: {error}")
+            pytest.fail(history.report(title, f"BROKEN: {error}"), pytrace=not isinstance(error, AssertionError))
+    print(history.report(title, "Every look found all well."), flush=True)

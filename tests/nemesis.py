@@ -1,0 +1,186 @@
+"""What a nemesis run does, drawn from its seed: which operation when, which fault beside it. Nothing here acts.
+
+An operation may fail beside a fault, so the plan cannot know in which state it will find the job: each round has a
+list of wishes, and the first that is possible there is carried out. Equal seeds and equal states give equal runs.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+ALONE = 0.25  # the share of operations beside which nothing happens: those must succeed
+CALM = 0.5  # the share of rounds after which everything is looked at; the next fault may meet what recovers
+LONGEST_S = 20.0  # of a pause or an outage: longer than a lease's renewal, shorter than a person's patience
+OTHER = {"v1": "v2", "v2": "v1"}
+NOT_OF_V1 = ("avg_1m", "vol_1s")  # stages whose state is dropped on the way to v1
+
+
+@dataclass(frozen=True, order=True)
+class Fault:
+    """``how`` it strikes: *kill*, *pause*, *stop*; *mark* and *rival* are what people do to a run that is under way."""
+
+    how: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.how} {self.what}"
+
+    @property
+    def lasts(self) -> bool:
+        """Whether it has to be ended."""
+        return self.how in ("pause", "stop")
+
+
+FAULTS = (
+    *(Fault(how, what) for what in ("driver", "executor", "spark-worker", "spark-master") for how in ("kill", "pause")),
+    *(Fault(how, what) for what in ("kafka", "minio", "influxd") for how in ("kill", "pause", "stop")),
+    *(Fault("kill", what) for what in ("airflow-scheduler", "airflow-triggerer")),
+    Fault("mark", "the run"),
+    Fault("rival", "operation"),
+)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A job as its record shows it between two operations.
+
+    Args:
+        failed: its driver ended for good, against the record.
+        kept: its snapshots, the oldest first: name -> version.
+    """
+
+    desired: str
+    version: str
+    failed: bool = False
+    kept: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def runs(self) -> bool:
+        return self.desired == "running"
+
+    def newest_of(self, version: str) -> str | None:
+        """The last snapshot of a version."""
+        return next((name for name in reversed(self.kept) if self.kept[name] == version), None)
+
+
+@dataclass(frozen=True)
+class Act:
+    """An operation with its values, and what it promises: whether the job runs afterwards, and which version."""
+
+    runbook: str
+    values: Mapping[str, Any]
+    runs: bool
+    version: str
+
+
+WISHES = ("snapshot", "snapshot and cancel", "cancel", "start", "upgrade", "rollback", "restore")
+
+
+def possible(seen: Seen, number: int) -> dict[str, Act]:
+    """The operations that must be possible in a state, each with the values of round ``number``."""
+    runs, version = seen.runs, seen.version
+    other, name = OTHER[version], f"round-{number}"
+    lost = NOT_OF_V1 if other == "v1" else ()
+    earlier, own = seen.newest_of(other), seen.newest_of(version)
+    acts: dict[str, Act] = {}
+    if not seen.failed:
+        acts["snapshot"] = Act("snapshot_job", {"snapshot": name}, runs, version)
+    if runs and not seen.failed:
+        acts["snapshot and cancel"] = Act("snapshot_job", {"snapshot": name, "cancel": True}, False, version)
+        acts["upgrade"] = Act(
+            "upgrade_job", {"version": other, "snapshot": name, "probation_s": 5, "accept_loss": lost}, True, other
+        )
+    if runs:
+        acts["cancel"] = Act("cancel_job", {}, False, version)
+    if not runs or seen.failed:
+        acts["start"] = Act("start_job", {}, True, version)
+    if earlier:
+        acts["rollback"] = Act("rollback_job", {"snapshot": earlier}, True, other)
+    if own:
+        acts["restore"] = Act("restore_job", {"snapshot": own}, True, version)
+    return acts
+
+
+@dataclass(frozen=True)
+class Round:
+    """One operation, with a fault or without.
+
+    Args:
+        wishes: operations, the dearest first.
+        moment: from 0 to 1, the share of the operation's steps that have begun when the fault strikes.
+        delay_s: from the beginning of that step until the fault.
+        lasts_s: how long a fault lasts that has to be ended.
+        draw: a number for what has to be chosen once it is known, such as the process that is struck.
+        calm: whether everything is looked at afterwards.
+    """
+
+    number: int
+    wishes: tuple[str, ...]
+    fault: Fault | None
+    moment: float
+    delay_s: float
+    lasts_s: float
+    draw: int
+    calm: bool
+
+    def act(self, seen: Seen) -> tuple[str, Act]:
+        """The operation of this round. Every state has one, or it would have no way out."""
+        acts = possible(seen, self.number)
+        wish = next(name for name in self.wishes if name in acts)
+        return wish, acts[wish]
+
+    def step(self, steps: tuple[str, ...]) -> str:
+        """The step at whose beginning the fault strikes."""
+        return steps[min(int(self.moment * len(steps)), len(steps) - 1)]
+
+
+def rounds(seed: int) -> Iterator[Round]:
+    """Rounds without end. No fault comes twice before each has come once."""
+    chance = random.Random(seed)
+    deck: list[Fault] = []
+    number = 0
+    while True:
+        number += 1
+        wishes = chance.sample(WISHES, len(WISHES))
+        fault = None
+        if chance.random() >= ALONE:
+            deck = deck or chance.sample(FAULTS, len(FAULTS))
+            fault = deck.pop()
+        yield Round(
+            number=number,
+            wishes=tuple(wishes),
+            fault=fault,
+            moment=chance.random(),
+            delay_s=2 * chance.random(),
+            lasts_s=2 + (LONGEST_S - 2) * chance.random(),
+            draw=chance.getrandbits(32),
+            calm=chance.random() < CALM,
+        )
+
+
+def judge(act: Act, outcome: str, before: Seen, after: Seen, *, undisturbed: bool) -> list[str]:
+    """What of an operation's end is not as promised.
+
+    Args:
+        outcome: *success*, *failed*, or *skipped* because another operation holds the job.
+        undisturbed: the job was seen to be well before, and nothing happened beside the operation.
+    """
+    wrong = []
+    if undisturbed and outcome != "success":
+        wrong.append(f"{act.runbook} was possible, nothing happened beside it, and it ended {outcome}")
+    if outcome == "success" and (after.runs, after.version) != (act.runs, act.version):
+        wrong.append(
+            f"{act.runbook} succeeded, and the job is {after.desired} in {after.version} "
+            f"(promised: {'running' if act.runs else 'stopped'} in {act.version})"
+        )
+    if outcome == "skipped" and (after.runs, after.version) != (before.runs, before.version):
+        wrong.append(f"{act.runbook} was skipped, and the job went from {before.version} to {after.version}")
+    if outcome == "failed":
+        if after.version not in (before.version, act.version):
+            wrong.append(f"{act.runbook} failed, and the job is in {after.version}, which nobody asked for")
+        if after.runs not in (before.runs, act.runs) and not before.failed:
+            wrong.append(f"{act.runbook} failed, and the job went from {before.desired} to {after.desired}")
+    return wrong

@@ -1,0 +1,103 @@
+"""The plan of a nemesis run: the same for the same seed, possible in each state, and strict about what it sees."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import pytest
+
+from nemesis import FAULTS, WISHES, Act, Round, Seen, judge, possible, rounds
+from streamops.operations.follow import request
+from streamops.operations.runbooks import RUNBOOKS
+
+KEPT = {"first": "v1", "second": "v2", "third": "v1"}
+STATES = [
+    Seen(desired, version, failed, kept)
+    for desired, failed in (("running", False), ("running", True), ("stopped", False), ("stopped-with-snapshot", False))
+    for version in ("v1", "v2")
+    for kept in ({}, KEPT)
+]
+
+
+def plan(seed: int, count: int = 200) -> list[Round]:
+    return list(islice(rounds(seed), count))
+
+
+def test_a_seed_gives_the_same_plan_again_and_another_one_another() -> None:
+    assert plan(1) == plan(1)
+    assert plan(1) != plan(2)
+
+
+def test_every_fault_comes_before_any_comes_again() -> None:
+    struck = [each.fault for each in plan(3) if each.fault]
+    first = struck[: len(FAULTS)]
+    assert sorted(first) == sorted(FAULTS)
+    assert 0.6 < len(struck) / 200 < 0.9
+
+
+@pytest.mark.parametrize("seen", STATES, ids=str)
+def test_every_state_has_a_way_on_and_each_operation_there_is_one_that_a_form_takes(seen: Seen) -> None:
+    acts = possible(seen, 7)
+    assert set(acts) <= set(WISHES)
+    for act in acts.values():
+        assert request(act.runbook, job="trades", **act.values).runbook in RUNBOOKS
+    for each in plan(4, 50):
+        wish, act = each.act(seen)
+        assert acts[wish].runbook == act.runbook
+    assert (seen.runs and not seen.failed) or "start" in acts
+
+
+def test_what_needs_a_running_job_is_not_asked_of_a_stopped_one() -> None:
+    assert set(possible(Seen("stopped", "v1"), 1)) == {"snapshot", "start"}
+    assert set(possible(Seen("running", "v1"), 1)) == {"snapshot", "snapshot and cancel", "upgrade", "cancel"}
+    assert set(possible(Seen("running", "v1", failed=True), 1)) == {"cancel", "start"}
+
+
+def test_going_back_is_to_the_newest_snapshot_of_the_version() -> None:
+    acts = possible(Seen("stopped", "v2", kept=KEPT), 1)
+    assert (acts["rollback"].values, acts["rollback"].version) == ({"snapshot": "third"}, "v1")
+    assert (acts["restore"].values, acts["restore"].version) == ({"snapshot": "second"}, "v2")
+
+
+def test_a_fault_strikes_at_a_step_that_there_is() -> None:
+    for each in plan(5):
+        assert each.step(("check",)) == "check"
+        assert each.step(("check", "finish")) in ("check", "finish")
+
+
+UPGRADE = Act("upgrade_job", {}, runs=True, version="v2")
+CANCEL = Act("cancel_job", {}, runs=False, version="v1")
+V1, V2, STOPPED = Seen("running", "v1"), Seen("running", "v2"), Seen("stopped", "v1")
+
+
+@pytest.mark.parametrize(
+    ("act", "outcome", "after", "undisturbed"),
+    [
+        (UPGRADE, "success", V2, True),
+        (UPGRADE, "failed", V1, False),
+        (UPGRADE, "failed", V2, False),  # its run was ended after the probation
+        (UPGRADE, "skipped", V1, False),
+        (CANCEL, "success", STOPPED, True),
+        (CANCEL, "failed", STOPPED, False),
+        (CANCEL, "failed", V1, False),
+    ],
+)
+def test_what_is_promised_is_no_violation(act: Act, outcome: str, after: Seen, undisturbed: bool) -> None:
+    assert judge(act, outcome, V1, after, undisturbed=undisturbed) == []
+
+
+@pytest.mark.parametrize(
+    ("act", "outcome", "after", "undisturbed"),
+    [
+        (UPGRADE, "failed", V1, True),
+        (UPGRADE, "skipped", V1, True),
+        (UPGRADE, "success", V1, False),
+        (UPGRADE, "success", Seen("stopped", "v2"), False),
+        (UPGRADE, "failed", STOPPED, False),
+        (UPGRADE, "skipped", V2, False),
+        (CANCEL, "failed", V2, False),
+        (CANCEL, "success", V1, False),
+    ],
+)
+def test_what_is_not_promised_is_a_violation(act: Act, outcome: str, after: Seen, undisturbed: bool) -> None:
+    assert len(judge(act, outcome, V1, after, undisturbed=undisturbed)) == 1
