@@ -14,13 +14,17 @@ from typing import Any
 ALONE = 0.25  # the share of operations beside which nothing happens: those must succeed
 CALM = 0.5  # the share of rounds after which everything is looked at; the next fault may meet what recovers
 LONGEST_S = 20.0  # of a pause or an outage: longer than a lease's renewal, shorter than a person's patience
+MEMBERS = 2  # as every stack begins; there is one spare node
 OTHER = {"v1": "v2", "v2": "v1"}
 NOT_OF_V1 = ("avg_1m", "vol_1s")  # stages whose state is dropped on the way to v1
 
 
 @dataclass(frozen=True, order=True)
 class Fault:
-    """``how`` it strikes: *kill*, *pause*, *stop*; *mark* and *rival* are what people do to a run that is under way."""
+    """``how`` it strikes: *kill*, *pause*, *stop*; the others are what people do to a run.
+
+    *mark*: as failed, while it is under way; *rival*: begin another one meanwhile; *clear*: any task, once it is over.
+    """
 
     how: str
     what: str
@@ -40,22 +44,29 @@ FAULTS = (
     *(Fault("kill", what) for what in ("airflow-scheduler", "airflow-triggerer")),
     Fault("mark", "the run"),
     Fault("rival", "operation"),
+    Fault("clear", "a task"),
 )
 
 
 @dataclass(frozen=True)
 class Seen:
-    """A job as its record shows it between two operations.
+    """A job and the cluster as their records show them between two operations.
 
     Args:
         failed: its driver ended for good, against the record.
         kept: its snapshots, the oldest first: name -> version.
+        cluster: *running* or *stopped*.
+        members: how many nodes are to be members.
+        comes_back: whether the restart of a cluster that was shut down starts the job.
     """
 
     desired: str
     version: str
     failed: bool = False
     kept: Mapping[str, str] = field(default_factory=dict)
+    cluster: str = "running"
+    members: int = MEMBERS
+    comes_back: bool = False
 
     @property
     def runs(self) -> bool:
@@ -75,14 +86,32 @@ class Act:
     runs: bool
     version: str
 
+    @property
+    def on_cluster(self) -> bool:
+        return self.runbook.endswith("_cluster")
 
-WISHES = ("snapshot", "snapshot and cancel", "cancel", "start", "upgrade", "rollback", "restore")
+
+OF_JOB = ("snapshot", "snapshot and cancel", "cancel", "start", "upgrade", "rollback", "restore")
+OF_CLUSTER = ("scale", "shut down", "restart")
+WISHES = (*OF_JOB, *OF_CLUSTER)
 
 
 def possible(seen: Seen, number: int) -> dict[str, Act]:
     """The operations that must be possible in a state, each with the values of round ``number``."""
+    if seen.cluster != "running":
+        return {"restart": Act("restart_cluster", {}, seen.comes_back, seen.version)}
     runs, version = seen.runs, seen.version
-    other, name = OTHER[version], f"round-{number}"
+    size = MEMBERS + 1 if seen.members == MEMBERS else MEMBERS
+    return {
+        **_of_job(seen, f"round-{number}"),
+        "scale": Act("scale_cluster", {"size": size}, runs, version),
+        "shut down": Act("shutdown_cluster", {}, False, version),
+    }
+
+
+def _of_job(seen: Seen, name: str) -> dict[str, Act]:
+    runs, version = seen.runs, seen.version
+    other = OTHER[version]
     lost = NOT_OF_V1 if other == "v1" else ()
     earlier, own = seen.newest_of(other), seen.newest_of(version)
     acts: dict[str, Act] = {}
@@ -159,6 +188,16 @@ def rounds(seed: int) -> Iterator[Round]:
             draw=chance.getrandbits(32),
             calm=chance.random() < CALM,
         )
+
+
+def way_out(seen: Seen) -> Act | None:
+    """The next operation on the way to a job that runs on the cluster as it was at first; None when it does."""
+    acts = possible(seen, 0)
+    if seen.cluster != "running":
+        return acts["restart"]
+    if seen.members != MEMBERS:
+        return acts["scale"]
+    return None if seen.runs and not seen.failed else acts["start"]
 
 
 def judge(act: Act, outcome: str, before: Seen, after: Seen, *, undisturbed: bool) -> list[str]:

@@ -6,7 +6,7 @@ from itertools import islice
 
 import pytest
 
-from nemesis import FAULTS, WISHES, Act, Round, Seen, judge, possible, rounds
+from nemesis import FAULTS, OF_CLUSTER, WISHES, Act, Round, Seen, judge, possible, rounds, way_out
 from streamops.operations.follow import request
 from streamops.operations.runbooks import RUNBOOKS
 
@@ -40,7 +40,8 @@ def test_every_state_has_a_way_on_and_each_operation_there_is_one_that_a_form_ta
     acts = possible(seen, 7)
     assert set(acts) <= set(WISHES)
     for act in acts.values():
-        assert request(act.runbook, job="trades", **act.values).runbook in RUNBOOKS
+        on = {} if act.on_cluster else {"job": "trades"}
+        assert request(act.runbook, **on, **act.values).runbook in RUNBOOKS
     for each in plan(4, 50):
         wish, act = each.act(seen)
         assert acts[wish].runbook == act.runbook
@@ -48,9 +49,31 @@ def test_every_state_has_a_way_on_and_each_operation_there_is_one_that_a_form_ta
 
 
 def test_what_needs_a_running_job_is_not_asked_of_a_stopped_one() -> None:
-    assert set(possible(Seen("stopped", "v1"), 1)) == {"snapshot", "start"}
-    assert set(possible(Seen("running", "v1"), 1)) == {"snapshot", "snapshot and cancel", "upgrade", "cancel"}
-    assert set(possible(Seen("running", "v1", failed=True), 1)) == {"cancel", "start"}
+    def of_job(seen: Seen) -> set[str]:
+        return set(possible(seen, 1)) - set(OF_CLUSTER)
+
+    assert of_job(Seen("stopped", "v1")) == {"snapshot", "start"}
+    assert of_job(Seen("running", "v1")) == {"snapshot", "snapshot and cancel", "upgrade", "cancel"}
+    assert of_job(Seen("running", "v1", failed=True)) == {"cancel", "start"}
+
+
+def test_a_cluster_that_was_shut_down_is_restarted_with_the_jobs_that_ran() -> None:
+    for comes_back in (True, False):
+        (act,) = possible(Seen("stopped", "v2", cluster="stopped", comes_back=comes_back), 1).values()
+        assert (act.runbook, act.runs, act.version) == ("restart_cluster", comes_back, "v2")
+
+
+def test_a_cluster_grows_by_its_spare_node_and_shrinks_again() -> None:
+    assert possible(Seen("running", "v1"), 1)["scale"].values == {"size": 3}
+    assert possible(Seen("running", "v1", members=3), 1)["scale"].values == {"size": 2}
+
+
+def test_the_way_out_ends_with_a_running_job_on_the_first_members() -> None:
+    away = Seen("stopped", "v1", cluster="stopped", members=3)
+    taken = [way_out(seen) for seen in (away, Seen("stopped", "v1", members=3), Seen("stopped", "v1"))]
+    assert [act and act.runbook for act in taken] == ["restart_cluster", "scale_cluster", "start_job"]
+    assert way_out(Seen("running", "v1", failed=True))
+    assert way_out(Seen("running", "v1")) is None
 
 
 def test_going_back_is_to_the_newest_snapshot_of_the_version() -> None:

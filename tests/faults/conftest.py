@@ -23,6 +23,19 @@ RATE, SYMBOLS = 1000, 20
 _results: list[dict[str, object]] = []
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Random faults go on as long as asked; then the last operation may take its time, and all be looked at."""
+    for item in items:
+        if "minutes" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.timeout(60 * config.getoption("--nemesis-minutes") + 1800))
+
+
+@pytest.fixture
+def minutes(request: pytest.FixtureRequest) -> float:
+    """How long random faults go on."""
+    return float(request.config.getoption("--nemesis-minutes"))
+
+
 @pytest.fixture(scope="package")
 def operator(stack: Settings) -> Operator:
     return Operator(stack)

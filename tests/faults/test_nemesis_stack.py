@@ -21,14 +21,17 @@ import psutil
 import pytest
 
 from fresh_job import FreshJob, wait_for
-from nemesis import Act, Fault, Round, Seen, judge, rounds
-from runbooks import at_work, ended, free, housekept, mark_failed, states
+from nemesis import Act, Fault, Round, Seen, judge, rounds, way_out
+from runbooks import at_work, clear, ended, free, housekept, mark_failed, states
 from stack import lifecycle, ready
 from stack.programs import AIRFLOW, WORKERS
 from streamops import snapshots
 from streamops.clients.airflow import Airflow, Run
+from streamops.cluster import record as cluster_record
+from streamops.cluster.membership import missing
 from streamops.cluster.supervised_nodes import SupervisedNodes
 from streamops.model.errors import SnapshotRefusedError
+from streamops.model.names import CLUSTER
 from streamops.model.records import FINAL, State
 from streamops.operations import runbooks
 from streamops.operations.engine import list_operations
@@ -36,20 +39,16 @@ from streamops.operations.follow import spans
 from streamops.operations.operation import OVER, Operation, operation_id
 from streamops.recount.recounting import recount_job
 from streamops.settings import REPOSITORY, Settings
-from streamops.store import documents, keys
+from streamops.store import documents, keys, locks
 from support import READY, Mark, Servers, attempts, drivers, invariant, mark, uncounted, works_again
 
 pytestmark = [pytest.mark.stack, pytest.mark.full]
 
 EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
-BACK_S = 300  # for a job to work again, or an abandoned operation to be settled: reconciliation looks every minute
-PATIENT = {"healthy_timeout_s": 240, "stop_timeout_s": 90, "catch_up_s": 120}
+WELL = "all is well"
+BACK_S = 540  # for a job to work again, or an abandoned operation to be settled: reconciliation looks every minute
+PATIENT = {"healthy_timeout_s": 400, "stop_timeout_s": 150, "members_timeout_s": 200}
 PROBES = {**READY, "spark-master": ready.master, **dict.fromkeys(AIRFLOW, ready.airflow)}
-
-
-@pytest.fixture
-def minutes(request: pytest.FixtureRequest) -> float:
-    return float(request.config.getoption("--nemesis-minutes"))
 
 
 @dataclass
@@ -95,13 +94,16 @@ class Nemesis:
     calm: bool = True  # everything was looked at, and nothing has happened since
 
     def seen(self) -> Seen:
-        record, status = self.job.record(), self.job.status()
+        record, status, cluster = self.job.record(), self.job.status(), cluster_record.read(self.job.store)
         assert record.version is not None
         return Seen(
             desired=record.desired,
             version=record.version,
             failed=record.desired == "running" and status is not None and status.state is State.FAILED,
             kept={found.name: found.version for found in snapshots.list(self.job.store, self.job.name)},
+            cluster=cluster.state,
+            members=len(cluster.wanted(self.nodes.inventory)),
+            comes_back=self.job.name in cluster.jobs,
         )
 
     # --- operations
@@ -128,11 +130,12 @@ class Nemesis:
     def begin(self, act: Act) -> Run:
         known = runbooks.find(act.runbook).request.model_fields
         patient = {name: value for name, value in PATIENT.items() if name in known}
-        return self.airflow.trigger(act.runbook, {"job": self.job.name, **patient, **act.values})
+        of = {} if act.on_cluster else {"job": self.job.name}
+        return self.airflow.trigger(act.runbook, {**of, **patient, **act.values})
 
     def end(self, run: Run) -> tuple[str, str]:
         """How a run ended, and why, if not well."""
-        over = ended(self.airflow, run)
+        over = ended(self.airflow, run, 3 * BACK_S)  # what fails waits, is undone, and waits again
         tasks = states(self.airflow, over)
         if tasks and set(tasks.values()) == {"skipped"}:
             return "skipped", ""
@@ -143,8 +146,10 @@ class Nemesis:
         return over.state, reason
 
     def operation(self, run: Run) -> Operation | None:
-        name = operation_id(run.dag_id, run.dag_id, run.run_id)
-        found = documents.read(self.job.store, keys.operation(self.job.name, name), Operation)
+        name, scope = operation_id(run.dag_id, run.dag_id, run.run_id), self.job.name
+        if run.dag_id.endswith("_cluster"):
+            scope = CLUSTER
+        found = documents.read(self.job.store, keys.operation(scope, name), Operation)
         return found.value if found else None
 
     # --- faults
@@ -156,8 +161,12 @@ class Nemesis:
             found = self.operation(run)
             return bool(found and step in spans(found)) or self.airflow.run(run.dag_id, run.run_id).finished
 
-        wait_for(there, BACK_S, f"step {step} of {act.runbook}")
-        time.sleep(each.delay_s)  # at any moment of the step
+        if fault.how == "clear":  # a task that is over; while others run, it is Airflow that keeps them apart
+            step = "its end"
+            self.end(run)
+        else:
+            wait_for(there, BACK_S, f"step {step} of {act.runbook}")
+            time.sleep(each.delay_s)  # at any moment of the step
         with self.striking(fault, random.Random(each.draw), run) as struck:
             self.history.note("fault", round=each.number, fault=str(fault), at_step=step, struck=struck)
             if fault.lasts and struck:
@@ -171,6 +180,10 @@ class Nemesis:
         if fault.how == "mark":
             mark_failed(self.airflow, run)
             yield run.run_id
+        elif fault.how == "clear":
+            task = chance.choice(self.airflow.tasks(run.dag_id, run.run_id)).task_id
+            clear(self.airflow, run, task, downstream=False)
+            yield task
         elif fault.how == "rival":
             rival = self.airflow.trigger("snapshot_job", {"job": self.job.name})
             yield rival.run_id
@@ -214,6 +227,7 @@ class Nemesis:
         """A quiet point: nothing happens until everything is well again, and then everything is looked at."""
         job, began = self.job, time.monotonic()
         wait_for(lambda: free(job), BACK_S, f"the end of what works on {job.name}")
+        wait_for(self.settled, BACK_S, "the end of what works on the cluster")
         if self.seen().runs:
             wait_for(lambda: works_again(job) or self.seen().failed, BACK_S, f"{job.name} working")
             status = job.status()
@@ -227,12 +241,21 @@ class Nemesis:
             assert record.standby is None, f"the job is stopped, and has the standby {record.standby}"
             report = recount_job(job.settings, job.store, job.name, since=self.start.since)
             assert not uncounted(report), uncounted(report)
+        if self.seen().cluster == "running":
+            cluster = cluster_record.read(job.store).wanted(self.nodes.inventory)
+            lacking = lambda: missing(self.nodes.inventory, self.nodes.master(), cluster)  # noqa: E731
+            wait_for(lambda: not lacking(), BACK_S, f"all of {', '.join(cluster)} joining the cluster")
         with suppress(AssertionError):
             wait_for(lambda: not self.strangers(), BACK_S, "the end of what belongs to nothing")
         assert not (wrong := [*self.strangers(), *self.unfinished(), *self.damaged()]), wrong
         self.calm = True
-        self.history.note("all is well", job_is=job.record().desired, events=report.events, recount=report.reason,
+        self.history.note(WELL, job_is=job.record().desired, events=report.events, recount=report.reason,
                           snapshots=len(self.seen().kept), after=f"{time.monotonic() - began:.1f} s")  # fmt: skip
+
+    def settled(self) -> bool:
+        """Whether the cluster is in one of its two lasting states, and the next operation on it may begin."""
+        lock = locks.read(self.job.store, CLUSTER)
+        return (lock is None or lock.value.operation is None) and self.seen().cluster in ("running", "stopped")
 
     def strangers(self) -> list[str]:
         """Processes and applications that belong to nothing that runs."""
@@ -251,7 +274,8 @@ class Nemesis:
         """Operations that nobody works on any more and that are not over."""
         return [
             f"operation {found.id} is {found.state}: {found.reason}"
-            for found in list_operations(self.job.store, self.job.name)
+            for scope in (self.job.name, CLUSTER)
+            for found in list_operations(self.job.store, scope)
             if found.state not in OVER and (found.state == "running" or runbooks.of(found).undo_plan(found).steps)
         ]
 
@@ -266,16 +290,24 @@ class Nemesis:
         return wrong
 
     def leave(self) -> None:
-        """The way out: from whatever state the faults have left, the job is stopped, and started again."""
-        self.look()
-        for act in (Act("cancel_job", {}, False, self.seen().version), Act("start_job", {}, True, self.seen().version)):
-            before = self.seen()
-            outcome, why = self.end(self.begin(act))
-            self.history.note("way out", runbook=act.runbook, outcome=outcome, why=why)
-            assert not (wrong := judge(act, outcome, before, self.seen(), undisturbed=True)), (wrong, why)
+        """The way out: from whatever state the faults have left to a job that was stopped and started again."""
+        if self.history.lines[-1]["what"] != WELL:
+            self.look()
+        while act := way_out(self.seen()):
+            self.surely(act)
+        version = self.seen().version
+        self.surely(Act("cancel_job", {}, False, version))
+        self.surely(Act("start_job", {}, True, version))
         self.look()
         found, kept = attempts(self.job)
         assert found == kept, f"objects of unfinished snapshots are left: {found - kept}"
+
+    def surely(self, act: Act) -> None:
+        """An operation with nothing beside it."""
+        before = self.seen()
+        outcome, why = self.end(self.begin(act))
+        self.history.note("way out", runbook=act.runbook, outcome=outcome, why=why)
+        assert not (wrong := judge(act, outcome, before, self.seen(), undisturbed=True)), (wrong, why)
 
 
 @contextmanager
