@@ -236,7 +236,7 @@ class Stage(_Model):
     @model_validator(mode="after")
     def _real_time(self) -> Stage:
         if self.realtime and self.renamed_from:
-            raise ValueError(f"mode: {self.mode} keeps its results under its name, so it cannot be renamed_from another")
+            raise ValueError(f"mode: {self.mode} keeps results under the stage's name, so it takes no renamed_from")
         if self.realtime and self.output != "update":
             raise ValueError(f"mode: {self.mode} gives each result as it changes, so it needs output: update")
         if self.realtime and (len(self.sinks) != 1 or self.sinks[0].influxdb is None):
