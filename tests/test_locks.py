@@ -11,7 +11,7 @@ from streamops.model.errors import LockedError
 from streamops.model.owner import Owner
 from streamops.model.records import now
 from streamops.settings import Settings
-from streamops.store import locks
+from streamops.store import locks, waiting
 from streamops.store.object_store import ObjectStore
 
 RUN = Owner(kind="airflow", dag_id="d", run_id="r", user="ada")
@@ -19,9 +19,10 @@ SHELL = Owner(kind="cli", run_id="c", user="bob")
 
 
 def take(
-    store: ObjectStore, operation: str, owner: Owner = RUN, finished: bool | None = None, later: float = 0
+    store: ObjectStore, operation: str, owner: Owner = RUN, finished: bool | None = None, ahead: float = 0
 ) -> locks.Lock:
-    moment = now() + timedelta(minutes=later)
+    """``ahead``: minutes that the clock of who takes it is ahead of the others'."""
+    moment = now() + timedelta(minutes=ahead)
     return locks.acquire(store, "job", operation, "deploy_job", owner, lambda owner: finished, moment)
 
 
@@ -59,7 +60,7 @@ def test_a_dag_run_that_lives_or_is_unknown_keeps_its_lock_however_old(
 ) -> None:
     take(store, "one")
     with pytest.raises(LockedError, match="DAG run d/r of ada"):
-        take(store, "two", finished=finished, later=10_000)
+        take(store, "two", finished=finished, ahead=10_000)
 
 
 def test_the_lock_of_a_finished_dag_run_is_taken_over_and_the_abandoned_operation_named(store: ObjectStore) -> None:
@@ -70,12 +71,43 @@ def test_the_lock_of_a_finished_dag_run_is_taken_over_and_the_abandoned_operatio
     assert not locks.release(store, "job", "one")
 
 
-def test_a_shells_lock_expires_only_without_renewal(store: ObjectStore) -> None:
+def test_a_shells_lock_expires_only_without_renewal(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locks, "EXPIRY", timedelta(seconds=4))  # the interval that is measured
     take(store, "one", SHELL)
-    locks.renew(store, "job", "one", now() + timedelta(minutes=4), fence=1)
+
+    def age() -> timedelta:
+        return locks.read(store, "job").age
+
+    assert waiting.until(lambda: age() >= timedelta(seconds=2), 60, 0.1)
+    locks.renew(store, "job", "one", now(), fence=1)
+    assert age() < timedelta(seconds=2)
     with pytest.raises(LockedError, match="command line c of bob"):
-        take(store, "two", SHELL, later=6)
-    assert take(store, "two", SHELL, later=8).operation == "two"
+        take(store, "two", SHELL)
+    assert waiting.until(lambda: age() > timedelta(seconds=4), 60, 0.1)
+    assert take(store, "two", SHELL).operation == "two"
+
+
+@pytest.mark.parametrize("ahead", [-600, -10, 10, 600])
+def test_clocks_of_hosts_that_differ_neither_take_a_lock_from_its_owner_nor_keep_it(
+    store: ObjectStore, ahead: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take(store, "one", SHELL, ahead=ahead)
+    with pytest.raises(LockedError):
+        take(store, "two", SHELL)
+    monkeypatch.setattr(locks, "EXPIRY", timedelta(seconds=-1))  # it is over
+    assert take(store, "two", SHELL, ahead=-ahead).operation == "two"
+
+
+def test_no_abandoned_operation_is_forgotten_however_many_there_are(store: ObjectStore) -> None:
+    take(store, "one")
+    take(store, "two", finished=True)  # and is abandoned before it has settled one
+    third = take(store, "three", finished=True)
+    assert third.unsettled == ("one", "two")
+    left = locks.renew(store, "job", "three", now(), fence=third.fence, settled=("one",))
+    assert left.unsettled == ("two",)
+    locks.release(store, "job", "three")
+    assert locks.read(store, "job").value.unsettled == ("two",)
+    assert take(store, "two").unsettled == ()  # that is on with it itself
 
 
 def test_taking_it_again_is_no_conflict_and_a_released_lock_is_free(store: ObjectStore) -> None:

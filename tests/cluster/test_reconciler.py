@@ -10,13 +10,14 @@ import pytest
 
 from fakes.rig import JOB, Rig, patient
 from streamops.cluster import record as cluster_record
-from streamops.model.errors import DamagedError, StreamOpsError
+from streamops.model.errors import DamagedError, LockedError, StreamOpsError
 from streamops.model.records import State
 from streamops.operations.engine import list_operations
 from streamops.operations.follow import request as ask
 from streamops.spark.master import Driver
 from streamops.spark.submission import Submission
 from streamops.store import documents, jobs, keys, locks
+from streamops.upkeep import housekeeping
 from streamops.upkeep.reconcile import wants_second
 from streamops.upkeep.reconciler import Reconciler
 
@@ -93,6 +94,26 @@ def test_an_abandoned_upgrade_is_taken_back_and_a_live_one_is_not_touched(rig: R
     assert locks.read(rig.store, JOB).value.operation is None
     rig.commits_more()
     assert rig.recount("a")
+
+
+def test_an_operation_that_others_found_abandoned_and_left_is_found_again(rig: Rig) -> None:
+    """Retention took its lock over and gave it back; what it had begun is settled by the next pass all the same."""
+    deployed(rig)
+    engine, owner = rig.engine(), rig.owner()
+    engine.begin(ask("upgrade_job", job=JOB, version="v2", snapshot="s"), owner, "left")
+    for task in ("check", "prepare"):
+        engine.run_task(JOB, "left", task)
+    rig.runs.over[owner.run_id] = True
+    with (
+        pytest.raises(LockedError, match="left of job sums was abandoned"),
+        housekeeping.holding(rig.retention, JOB, "apply_retention", rig.owner(), rig.runs.finished),
+    ):
+        pass
+    assert locks.read(rig.store, JOB).value.operation is None
+    assert "undone" in once(rig)[0]
+    assert rig.engine().find(JOB, "left").state == "undone"
+    assert rig.record().standby is None
+    assert once(rig) == []
 
 
 @pytest.mark.full

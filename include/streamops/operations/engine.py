@@ -6,7 +6,7 @@ recorded in the operation object, never from guesses.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
@@ -69,12 +69,11 @@ class Engine:
         there = cluster_record.read(self.store) if request.job == CLUSTER else jobs.record(self.store, request.job)
         self.say(f"Found: {receipts.found_before(there)}")
         lock = self._acquire(request.job, operation_id, request.runbook, owner)
-        if lock.abandoned and lock.abandoned != operation_id:
-            self._settle(request.job, lock.abandoned, lock.fence)
-        if lock.abandoned:
-            locks.renew(self.store, request.job, operation_id, now(), fence=lock.fence, settled=True)
+        for left in lock.unsettled:
+            self._settle(request.job, left, lock)
+            locks.renew(self.store, request.job, operation_id, now(), fence=lock.fence, settled=(left,))
         if found is not None:
-            return self._change(found.job, operation_id, {"state": "running", "fence": lock.fence})
+            return self._turn(found, lock, {"state": "running"})
         moment = now()
         operation = Operation(
             id=operation_id,
@@ -85,10 +84,11 @@ class Engine:
             before=None if request.job == CLUSTER else jobs.as_found(self.store, request.job),
             fence=lock.fence,
         )
+        self._fences[request.job, operation_id] = {request.job: lock.fence}
         try:
             documents.write(self.store, keys.operation(request.job, operation_id), operation, new=True)
         except ConflictError:  # another try of the same task was faster
-            return self._change(request.job, operation_id, {"fence": lock.fence})
+            return self._turn(operation, lock)
         self.say(f"Operation {operation_id}: {request.runbook} of {label(request.job)} for {owner.label()}")
         return operation
 
@@ -257,11 +257,10 @@ class Engine:
             raise RefusedError(f"Operation {operation_id} is {operation.state}; there is nothing to {verb}.")
         found = locks.read(self.store, job)
         if found is not None and found.value.operation == operation_id:
-            lock = found.value
             lives = (
                 self.ports.owners.finished(operation.owner) is False
                 if operation.owner.kind == "airflow"
-                else not locks.is_stale(lock, self.ports.owners.finished, now())
+                else not locks.is_stale(found, self.ports.owners.finished)
             )
             if lives:
                 raise RefusedError(
@@ -269,15 +268,13 @@ class Engine:
                 )
             return self._taken_up(job, operation_id)
         helper = Owner(kind="cli", run_id=operation_id, user=operation.owner.user)
-        lock = self._acquire(job, operation_id, operation.request.runbook, helper)
-        return self._change(job, operation_id, {"fence": lock.fence})
+        return self._turn(operation, self._acquire(job, operation_id, operation.request.runbook, helper))
 
     # --- whose turn it is
 
     def _acquire(self, job: str, operation_id: str, runbook: str, owner: Owner) -> locks.Lock:
         """Take the lock, and with it the right to act: whoever had it before finds out at its next write."""
         lock = locks.acquire(self.store, job, operation_id, runbook, owner, self.ports.owners.finished, now())
-        self._fences[job, operation_id] = {job: lock.fence}
         if job != CLUSTER:
             jobs.claim(self.store, job, lock.fence)
         return lock
@@ -289,21 +286,29 @@ class Engine:
         goes on, and the earlier one ends before its next side effect.
         """
         operation = self._read(job, operation_id)
-        held = locks.read(self.store, job)
         if (job, operation_id) in self._fences or operation.state in OVER:
             return operation
+        held = locks.read(self.store, job)
         if held is None or held.value.operation != operation_id or held.value.owner is None:
             return operation
-        lock = self._acquire(job, operation_id, operation.request.runbook, held.value.owner)
-        operation = self._change(job, operation_id, {"fence": lock.fence})
-        if job == CLUSTER:
+        return self._turn(operation, self._acquire(job, operation_id, operation.request.runbook, held.value.owner))
+
+    def _turn(self, operation: Operation, lock: locks.Lock, update: Mapping[str, Any] | None = None) -> Operation:
+        """Write into the operation object, too, that it is this process's turn."""
+        self._fences[operation.job, operation.id] = {operation.job: lock.fence}
+        operation = self._change(operation.job, operation.id, {**(update or {}), "fence": lock.fence})
+        if operation.job == CLUSTER:
             cluster_jobs.take_up(self._context(operation))
         return operation
+
+    def _renew(self, job: str, operation_id: str) -> None:
+        """Show that the owner lives. Raises LockedError: the lock is not this process's."""
+        locks.renew(self.store, job, operation_id, now(), fence=self._fence(job, operation_id) or 0)
 
     def _fence(self, job: str, operation_id: str) -> int | None:
         return self._fences.get((job, operation_id), {}).get(job)
 
-    def _settle(self, job: str, operation_id: str, fence: int) -> None:
+    def _settle(self, job: str, operation_id: str, lock: locks.Lock) -> None:
         """An operation whose owner is gone is undone before the next one begins."""
         operation = self.find(job, operation_id)
         if operation is None or operation.state in OVER:
@@ -311,10 +316,7 @@ class Engine:
         self.say(
             f"Operation {operation_id} was abandoned at {runbooks.of(operation).at(operation)}: it is undone first"
         )
-        self._fences[job, operation_id] = {job: fence}
-        self._change(job, operation_id, {"fence": fence})
-        if job == CLUSTER:
-            cluster_jobs.take_up(self._context(operation))
+        self._turn(operation, lock)
         self.fail(job, operation_id, "abandoned by its owner")
         back = runbooks.of(operation).undo_plan(operation)
         for name in back.steps:
@@ -349,8 +351,8 @@ class Engine:
         operation = self._read(job, operation_id)
         if name in operation.undo and operation.undo[name].finished:
             return
-        if locked and (fence := self._fence(job, operation_id)) is not None:
-            locks.renew(self.store, job, operation_id, now(), fence=fence)
+        if locked:
+            self._renew(job, operation_id)
         operation = self._record(job, operation_id, name, started=True, which="undo")
         self.at_point(f"undo:{name}", "before")
         context = self._context(operation)
@@ -369,10 +371,9 @@ class Engine:
             )
         if operation.state == "failed":  # someone cleared a task: continue, if the job is still free
             lock = self._acquire(operation.job, operation.id, operation.request.runbook, operation.owner)
-            self._change(operation.job, operation.id, {"state": "running", "reason": "", "fence": lock.fence})
+            self._turn(operation, lock, {"state": "running", "reason": ""})
             return
-        fence = self._fence(operation.job, operation.id)
-        locks.renew(self.store, operation.job, operation.id, now(), fence=-1 if fence is None else fence)
+        self._renew(operation.job, operation.id)
 
     def _record(
         self,
@@ -423,7 +424,7 @@ class Engine:
 
     def _tell_truth(self, operation: Operation) -> None:
         """A job whose new driver ended for good is not running, whatever was wished for."""
-        if not runbooks.of(operation).starts:
+        if not runbooks.of(operation).starts or self._fence(operation.job, operation.id) is None:
             return
         found = jobs.status(self.store, operation.job, operation.id)
         record = jobs.record(self.store, operation.job)
@@ -433,7 +434,7 @@ class Engine:
 
     def _renewing(self, job: str, operation_id: str) -> AbstractContextManager[None]:
         def renew() -> None:
-            locks.renew(self.store, job, operation_id, now(), fence=self._fence(job, operation_id) or 0)
+            self._renew(job, operation_id)
             if job == CLUSTER:
                 cluster_jobs.renew(self._context(self._read(job, operation_id)))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Generic, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -22,10 +23,11 @@ TRIES = 20  # against others who write the same object
 
 @dataclass(frozen=True)
 class Versioned(Generic[M]):
-    """A stored model with the tag that its next conditional write names."""
+    """A stored model with the tag that its next conditional write names, and how long ago it was written."""
 
     value: M
     etag: str
+    age: timedelta = timedelta(0)
 
 
 def read(store: ObjectStore, key: str, model: type[M]) -> Versioned[M] | None:
@@ -39,7 +41,7 @@ def read(store: ObjectStore, key: str, model: type[M]) -> Versioned[M] | None:
     except NotFoundError:
         return None
     try:
-        return Versioned(model.model_validate_json(stored.body), stored.etag)
+        return Versioned(model.model_validate_json(stored.body), stored.etag, stored.age)
     except ValidationError as error:
         wrong = error.errors(include_url=False)
         if other := next((item["input"] for item in wrong if item["loc"] == ("format",)), None):

@@ -2,13 +2,14 @@
 
 Its owner is a DAG run, because a deferred task or an approval that waits for days has no process that could renew
 anything: such a lock is stale only when Airflow says that the run has finished. A process outside Airflow renews its
-lock, which then expires without it. If Airflow does not know the run, only resuming or aborting the operation frees it.
+lock, which expires without it, by the object store's clock: no two hosts have the same. If Airflow does not know the
+run, only resuming or aborting the operation frees it.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import NoReturn
@@ -36,7 +37,18 @@ class Lock(Stored):
     taken: datetime | None = None
     renewed: datetime | None = None
     abandoned: str | None = None
+    abandoned_before: tuple[str, ...] = ()  # by holders that were abandoned themselves before they settled it
     fence: int = 0  # grows with each process that takes the lock, or takes it up again for the same operation
+
+    @property
+    def unsettled(self) -> tuple[str, ...]:
+        """Operations that were abandoned, the oldest first."""
+        return (*self.abandoned_before, self.abandoned) if self.abandoned else self.abandoned_before
+
+    def with_unsettled(self, operations: Iterable[str | None]) -> Lock:
+        """The same with these to be settled, but for its own operation."""
+        left = [name for name in dict.fromkeys(operations) if name and name != self.operation]
+        return self.model_copy(update={"abandoned": left[-1] if left else None, "abandoned_before": tuple(left[:-1])})
 
 
 def read(store: ObjectStore, job: str) -> Versioned[Lock] | None:
@@ -44,13 +56,14 @@ def read(store: ObjectStore, job: str) -> Versioned[Lock] | None:
     return documents.read(store, keys.lock(job), Lock)
 
 
-def is_stale(lock: Lock, finished: Finished, moment: datetime) -> bool:
-    """Whether the owner is certainly gone."""
+def is_stale(found: Versioned[Lock], finished: Finished) -> bool:
+    """Whether the owner is certainly gone. No clock of any host is asked: the lock's age is the object store's word."""
+    lock = found.value
     if lock.operation is None or lock.owner is None:
         return True
     if lock.owner.kind == "airflow":
         return finished(lock.owner) is True
-    return lock.renewed is None or moment - lock.renewed > EXPIRY
+    return found.age > EXPIRY
 
 
 def acquire(
@@ -66,8 +79,9 @@ def acquire(
     def taken(held: Lock | None) -> Lock:
         fence = max(held.fence if held else 0, known) + 1
         if held is not None and held.operation == operation:
-            return held.model_copy(update={"renewed": moment, "fence": fence})
-        if held is not None and not is_stale(held, finished, moment):
+            return held.model_copy(update={"renewed": moment, "fence": fence}).with_unsettled(held.unsettled)
+        found = read(store, job) if held is not None else None  # if it is another by now, the write is refused
+        if held is not None and found is not None and not is_stale(found, finished):
             holder = held.owner.label() if held.owner else "an unknown owner"
             raise LockedError(
                 f"Operation {held.operation} ({held.runbook}) of {holder} "
@@ -80,9 +94,8 @@ def acquire(
             owner=owner,
             taken=moment,
             renewed=moment,
-            abandoned=(held.operation or held.abandoned) if held else None,
             fence=fence,
-        )
+        ).with_unsettled((*held.unsettled, held.operation) if held else ())
 
     return _updated(store, job, taken)
 
@@ -109,8 +122,10 @@ def _overtaken(job: str, operation: str | None) -> NoReturn:
     )
 
 
-def renew(store: ObjectStore, job: str, operation: str, moment: datetime, *, fence: int, settled: bool = False) -> Lock:
-    """Show that the owner lives; ``settled`` says that the abandoned operation is done with.
+def renew(
+    store: ObjectStore, job: str, operation: str, moment: datetime, *, fence: int, settled: Collection[str] = ()
+) -> Lock:
+    """Show that the owner lives; ``settled`` are abandoned operations that are done with.
 
     Raises:
         OvertakenError: another process took the lock up for the same operation.
@@ -126,7 +141,8 @@ def renew(store: ObjectStore, job: str, operation: str, moment: datetime, *, fen
             )
         if held.fence != fence:
             _overtaken(job, operation)
-        return held.model_copy(update={"renewed": moment} | ({"abandoned": None} if settled else {}))
+        renewed = held.model_copy(update={"renewed": moment})
+        return renewed.with_unsettled(name for name in held.unsettled if name not in settled)
 
     return _updated(store, job, renewed)
 
@@ -167,7 +183,7 @@ def release(store: ObjectStore, job: str, operation: str, fence: int | None = No
     def freed(held: Lock | None) -> Lock:
         if held is None or held.operation != operation or (fence is not None and held.fence != fence):
             raise LockedError(f"{shown(job)} went to another operation.")
-        return Lock(job=job, abandoned=held.abandoned, fence=held.fence)
+        return Lock(job=job, fence=held.fence).with_unsettled(held.unsettled)
 
     try:
         _updated(store, job, freed, known=found)

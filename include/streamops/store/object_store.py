@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import base64
 import builtins
+import email.utils
 import hashlib
 import io
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import IO, Any
 
 import boto3
@@ -36,10 +37,14 @@ PART = 512 << 20  # bytes; copied well within the time that one answer may take
 
 @dataclass(frozen=True)
 class Stored:
-    """An object's bytes with the tag that a later conditional write names."""
+    """An object's bytes with the tag that a later conditional write names.
+
+    ``age`` is the time since it was written, both by the server's clock, in whole seconds.
+    """
 
     body: bytes
     etag: str
+    age: timedelta = timedelta(0)
 
 
 @dataclass(frozen=True)
@@ -110,7 +115,8 @@ class ObjectStore:
         extra = {"VersionId": version_id} if version_id else {}
         try:
             answer = self._s3.get_object(Bucket=self.bucket, Key=key, **extra)
-            return Stored(answer["Body"].read(), answer["ETag"])
+            said = email.utils.parsedate_to_datetime(answer["ResponseMetadata"]["HTTPHeaders"]["date"])
+            return Stored(answer["Body"].read(), answer["ETag"], said - answer["LastModified"])
         except (ClientError, BotoCoreError) as error:
             raise self._translated(error, key) from error
 

@@ -14,7 +14,7 @@ from streamops.model.definitions import Keep
 from streamops.model.errors import LockedError, RefusedError
 from streamops.model.owner import Owner
 from streamops.model.records import now
-from streamops.operations.operation import Operation
+from streamops.operations.operation import OVER, Operation
 from streamops.snapshots import marks, removal, retention
 from streamops.snapshots.removal import Swept
 from streamops.snapshots.retention import Candidate, Verdict
@@ -56,7 +56,7 @@ def users(store: ObjectStore) -> dict[tuple[str, str], tuple[str, ...]]:
                 who = f"deployment {record.deployment} of {job}, which started from it"
                 found.setdefault((origin, name), []).append(who)
         lock = locks.read(store, job)
-        holding = (lock.value.operation, lock.value.abandoned) if lock else ()
+        holding = (lock.value.operation, *lock.value.unsettled) if lock else ()
         for operation_id in filter(None, holding):
             operation = documents.read(store, keys.operation(job, operation_id), Operation)
             for place in _named(operation.value) if operation else ():
@@ -154,10 +154,10 @@ def holding(store: ObjectStore, job: str, what: str, owner: Owner, finished: Fin
     """Hold the job's operation lock for a piece of work that is no operation. Raises LockedError."""
     name = f"{what}-{uuid.uuid4().hex[:12]}"
     lock = locks.acquire(store, job, name, what, owner, finished, now())
-    if lock.abandoned and documents.read(store, keys.operation(job, lock.abandoned), Operation):
+    if left := next((item for item in lock.unsettled if _open(store, job, item)), None):
         locks.release(store, job, name)
         raise LockedError(
-            f"Operation {lock.abandoned} of job {job} was abandoned; finish it first ('streamops operations resume' or "
+            f"Operation {left} of job {job} was abandoned; finish it first ('streamops operations resume' or "
             "'abort'), or let the next operation on the job undo it."
         )
     try:
@@ -165,3 +165,9 @@ def holding(store: ObjectStore, job: str, what: str, owner: Owner, finished: Fin
             yield
     finally:
         locks.release(store, job, name)
+
+
+def _open(store: ObjectStore, job: str, operation_id: str) -> bool:
+    """Whether an operation was begun, and is neither finished nor undone."""
+    found = documents.read(store, keys.operation(job, operation_id), Operation)
+    return found is not None and found.value.state not in OVER

@@ -99,10 +99,17 @@ class Reconciler:
 
     def _lock(self, scope: str) -> tuple[Lock, str | None]:
         found = locks.read(self.engine.store, scope)
-        if found is None or found.value.operation is None:
+        if found is None:
             return "free", None
-        stale = locks.is_stale(found.value, self.engine.ports.owners.finished, records.now())
+        if found.value.operation is None:  # who took it over was no operation, or was abandoned as well
+            left = next((name for name in found.value.unsettled if self._is_open(scope, name)), None)
+            return ("abandoned", left) if left else ("free", None)
+        stale = locks.is_stale(found, self.engine.ports.owners.finished)
         return ("abandoned" if stale else "held"), found.value.operation
+
+    def _is_open(self, scope: str, name: str) -> bool:
+        operation = self.engine.find(scope, name)
+        return operation is not None and operation.state not in OVER
 
     def _cluster(self) -> Action:
         lock, holder = self._lock(CLUSTER)
