@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -140,6 +141,14 @@ def test_a_snapshot_is_taken_with_or_without_cancelling_its_job() -> None:
     }  # fmt: skip
     with pytest.raises(RefusedError, match="is stopped; start it"):
         decide(wanted, there("stopped", "v1"))
+
+
+def test_a_cluster_that_was_shut_down_is_brought_up_and_then_has_its_size() -> None:
+    stopped = replace(EMPTY, cluster="stopped")
+    action = only(declared.DeclaredCluster(kind="cluster", size=2), stopped)
+    assert (done(action), action.why) == ({"verb": "restart_cluster"}, "it is stopped")
+    actions = decide(declared.DeclaredCluster(kind="cluster", size=3), stopped)
+    assert [action.verb for action in actions] == ["restart_cluster", "scale_cluster"]
 
 
 def test_a_cluster_of_another_size_is_scaled() -> None:

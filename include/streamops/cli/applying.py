@@ -33,11 +33,15 @@ class PresentJob:
 
 @dataclass(frozen=True)
 class Present:
-    """What is there; ``members`` are the nodes that should be in the cluster, whether or not one has died since."""
+    """What is there; ``members`` are the nodes that should be in the cluster, whether or not one has died since.
+
+    ``cluster`` is its state: ``running``, or another one once it was shut down.
+    """
 
     bucket: str
     members: int
     jobs: Mapping[str, PresentJob] = field(default_factory=dict)
+    cluster: str = "running"
 
 
 @dataclass(frozen=True)
@@ -205,10 +209,13 @@ def _snapshot(declared: DeclaredSnapshot, there: PresentJob) -> tuple[Action, ..
 
 
 def _cluster(declared: DeclaredCluster, present: Present) -> tuple[Action, ...]:
+    up: tuple[Action, ...] = ()
+    if present.cluster != "running":
+        up = (Action("restart_cluster", "cluster", f"it is {present.cluster}"),)
     if declared.size == present.members:
-        return (_nothing("cluster", f"has {present.members} members"),)
+        return up or (_nothing("cluster", f"has {present.members} members"),)
     why = f"it has {present.members} members"
-    return (Action("scale_cluster", f"cluster to {declared.size} members", why, {"size": declared.size}),)
+    return (*up, Action("scale_cluster", f"cluster to {declared.size} members", why, {"size": declared.size}))
 
 
 def _nothing(what: str, state: str) -> Action:

@@ -83,8 +83,9 @@ def shown(action: Action) -> str:
 def present(settings: Settings, item: Declared) -> Present:
     """What is there, as far as a document needs it."""
     if isinstance(item, DeclaredCluster):
-        wanted = cluster_record.read(ObjectStore(settings)).wanted(nodes.load(settings.nodes_file))
-        return Present(settings.s3_bucket, len(wanted))
+        record = cluster_record.read(ObjectStore(settings))
+        wanted = record.wanted(nodes.load(settings.nodes_file))
+        return Present(settings.s3_bucket, len(wanted), cluster=record.state)
     name = item.name if isinstance(item, DeclaredJob) else item.job
     return Present(settings.s3_bucket, 0, {name: present_job(ObjectStore(settings), name)})
 
