@@ -5,6 +5,7 @@ PYTHON ?= $(or $(FIRST),python3)
 BIN := .venv/bin
 SEEDS ?= 2
 MINUTES ?= 60
+JOBS ?= 2
 SEED ?= 1
 # Tests of the stack run one after the other in the first process, all others beside them in the second.
 PARALLEL := --instafail -n 2 --dist loadgroup --no-loadscope-reorder
@@ -61,7 +62,7 @@ test-faults: setup-test ## every test, those that break something with SEEDS=n s
 	@$(BIN)/python -m pytest -m "" --seeds $(SEEDS) $(PARALLEL) $(PYTEST_ARGS)
 
 test-nemesis: setup-test ## random operations beside random faults, for MINUTES=n, drawn from SEED=n; build/nemesis tells
-	@$(BIN)/python -m pytest tests/faults/test_nemesis_stack.py --nemesis-minutes $(MINUTES) --seed $(SEED) -s $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest tests/faults/test_nemesis_stack.py --nemesis-minutes $(MINUTES) --nemesis-jobs $(JOBS) --seed $(SEED) -s $(PYTEST_ARGS)
 
 # The containers bring their own servers: of the set-up they need the Python environment alone.
 compose-up: ## start the same stack in containers (Docker), and wait until it is ready

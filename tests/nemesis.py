@@ -1,4 +1,4 @@
-"""What a nemesis run does, drawn from its seed: which operation when, which fault beside it. Nothing here acts.
+"""What a nemesis run does, drawn from its seed: which operation when, which fault beside it. Nothing here strikes.
 
 An operation may fail beside a fault, so the plan cannot know in which state it will find the job: each round has a
 list of wishes, and the first that is possible there is carried out. Equal seeds and equal states give equal runs.
@@ -6,9 +6,12 @@ list of wishes, and the first that is possible there is carried out. Equal seeds
 
 from __future__ import annotations
 
+import json
 import random
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 ALONE = 0.25  # the share of operations beside which nothing happens: those must succeed
@@ -55,7 +58,7 @@ class Seen:
     Args:
         failed: its driver ended for good, against the record.
         kept: its snapshots, the oldest first: name -> version.
-        cluster: *running* or *stopped*.
+        cluster: *running*, *stopped*, or what a shutdown or restart that failed has left: *stopping*, *starting*.
         members: how many nodes are to be members.
         comes_back: whether the restart of a cluster that was shut down starts the job.
     """
@@ -144,6 +147,7 @@ class Round:
         lasts_s: how long a fault lasts that has to be ended.
         draw: a number for what has to be chosen once it is known, such as the process that is struck.
         calm: whether everything is looked at afterwards.
+        turn: from 0 to 1, which of the jobs it is about.
     """
 
     number: int
@@ -154,6 +158,7 @@ class Round:
     lasts_s: float
     draw: int
     calm: bool
+    turn: float
 
     def act(self, seen: Seen) -> tuple[str, Act]:
         """The operation of this round. Every state has one, or it would have no way out."""
@@ -187,6 +192,7 @@ def rounds(seed: int) -> Iterator[Round]:
             lasts_s=2 + (LONGEST_S - 2) * chance.random(),
             draw=chance.getrandbits(32),
             calm=chance.random() < CALM,
+            turn=chance.random(),
         )
 
 
@@ -223,3 +229,33 @@ def judge(act: Act, outcome: str, before: Seen, after: Seen, *, undisturbed: boo
         if after.runs not in (before.runs, act.runs) and not before.failed:
             wrong.append(f"{act.runbook} failed, and the job went from {before.desired} to {after.desired}")
     return wrong
+
+
+@dataclass
+class History:
+    """What happened in one run, as lines of JSON in its directory."""
+
+    directory: Path
+    began: float = field(default_factory=time.monotonic)
+    lines: list[dict[str, Any]] = field(default_factory=list)
+
+    def note(self, what: str, **details: Any) -> None:
+        line = {"s": round(time.monotonic() - self.began, 1), "at": time.strftime("%H:%M:%S"), "what": what, **details}
+        self.lines.append(line)
+        print(self.text(line), flush=True)
+        with (self.directory / "history.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line, default=str) + "\n")
+
+    def text(self, line: dict[str, Any]) -> str:
+        rest = ", ".join(f"{key} {value}" for key, value in line.items() if key not in ("s", "at", "what"))
+        return f"{line['at']} {line['s']:7.1f} s  {line['what']}: {rest}"
+
+    def report(self, title: str, verdict: str) -> str:
+        """What a person reads first; also the message of a run that failed."""
+        operations = [line for line in self.lines if line["what"] == "ended"]
+        faults = [line for line in self.lines if line["what"] == "fault"]
+        failed = sum(line["outcome"] != "success" for line in operations)
+        counts = f"{len(operations)} operations, of which {failed} did not succeed; {len(faults)} faults"
+        text = "\n".join([f"# {title}", "", verdict, "", counts, "", *map(self.text, self.lines), ""])
+        (self.directory / "report.md").write_text(text, encoding="utf-8")
+        return text

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from itertools import islice
+from pathlib import Path
 
 import pytest
 
-from nemesis import FAULTS, OF_CLUSTER, WISHES, Act, Round, Seen, judge, possible, rounds, way_out
+from nemesis import FAULTS, OF_CLUSTER, WISHES, Act, History, Round, Seen, judge, possible, rounds, way_out
 from streamops.operations.follow import request
 from streamops.operations.runbooks import RUNBOOKS
 
@@ -124,3 +126,19 @@ def test_what_is_promised_is_no_violation(act: Act, outcome: str, after: Seen, u
 )
 def test_what_is_not_promised_is_a_violation(act: Act, outcome: str, after: Seen, undisturbed: bool) -> None:
     assert len(judge(act, outcome, V1, after, undisturbed=undisturbed)) == 1
+
+
+def test_a_run_leaves_its_history_and_says_which_invariant_broke_and_what_led_to_it(tmp_path: Path) -> None:
+    history = History(tmp_path)
+    history.note("operation", round=1, wish="cancel")
+    history.note("fault", round=1, fault="kill driver")
+    history.note("ended", round=1, outcome="failed", why="it took too long")
+    told = history.report("Nemesis: seed 5", "BROKEN: two drivers")
+    assert (tmp_path / "report.md").read_text() == told
+    assert (
+        told.index("seed 5") < told.index("BROKEN: two drivers") < told.index("wish cancel") < told.index("kill driver")
+    )
+    assert "1 operations, of which 1 did not succeed; 1 faults" in told
+    lines = [json.loads(line) for line in (tmp_path / "history.jsonl").read_text().splitlines()]
+    assert lines == history.lines
+    assert [line["what"] for line in lines] == ["operation", "fault", "ended"]

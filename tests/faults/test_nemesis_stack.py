@@ -6,23 +6,20 @@ truth, and the next operation is possible. ``build/nemesis`` keeps what each run
 
 from __future__ import annotations
 
-import json
 import random
 import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
 from fresh_job import FreshJob, wait_for
-from nemesis import Act, Fault, Round, Seen, judge, rounds, way_out
-from runbooks import at_work, clear, ended, free, housekept, mark_failed, states
+from nemesis import Act, Fault, History, Round, Seen, judge, rounds, way_out
+from runbooks import at_work, clear, ended, free, housekept, mark_failed, states, stop
 from stack import lifecycle, ready
 from stack.programs import AIRFLOW, WORKERS
 from streamops import snapshots
@@ -40,7 +37,19 @@ from streamops.operations.operation import OVER, Operation, operation_id
 from streamops.recount.recounting import recount_job
 from streamops.settings import REPOSITORY, Settings
 from streamops.store import documents, keys, locks
-from support import READY, Mark, Servers, attempts, drivers, invariant, mark, uncounted, works_again
+from support import (
+    READY,
+    Mark,
+    Operator,
+    Servers,
+    attempts,
+    drivers,
+    first_members,
+    invariant,
+    mark,
+    uncounted,
+    works_again,
+)
 
 pytestmark = [pytest.mark.stack, pytest.mark.full]
 
@@ -52,46 +61,25 @@ PROBES = {**READY, "spark-master": ready.master, **dict.fromkeys(AIRFLOW, ready.
 
 
 @dataclass
-class History:
-    """What happened in one run, as lines of JSON in its directory."""
-
-    directory: Path
-    began: float = field(default_factory=time.monotonic)
-    lines: list[dict[str, Any]] = field(default_factory=list)
-
-    def note(self, what: str, **details: Any) -> None:
-        line = {"s": round(time.monotonic() - self.began, 1), "at": time.strftime("%H:%M:%S"), "what": what, **details}
-        self.lines.append(line)
-        print(self.text(line), flush=True)
-        with (self.directory / "history.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line, default=str) + "\n")
-
-    def text(self, line: dict[str, Any]) -> str:
-        rest = ", ".join(f"{key} {value}" for key, value in line.items() if key not in ("s", "at", "what"))
-        return f"{line['at']} {line['s']:7.1f} s  {line['what']}: {rest}"
-
-    def report(self, title: str, verdict: str) -> str:
-        """What a person reads first; also the message of a run that failed."""
-        operations = [line for line in self.lines if line["what"] == "ended"]
-        faults = [line for line in self.lines if line["what"] == "fault"]
-        failed = sum(line["outcome"] != "success" for line in operations)
-        counts = f"{len(operations)} operations, of which {failed} did not succeed; {len(faults)} faults"
-        text = "\n".join([f"# {title}", "", verdict, "", counts, "", *map(self.text, self.lines), ""])
-        (self.directory / "report.md").write_text(text, encoding="utf-8")
-        return text
-
-
-@dataclass
 class Nemesis:
-    """One job, and what is done to it."""
+    """The jobs, and what is done to them.
 
-    job: FreshJob
+    Args:
+        jobs: each with the mark where its recount begins.
+    """
+
+    jobs: list[tuple[FreshJob, Mark]]
     airflow: Airflow
     servers: Servers
     nodes: SupervisedNodes
     history: History
-    start: Mark
     calm: bool = True  # everything was looked at, and nothing has happened since
+    turn: int = 0
+
+    @property
+    def job(self) -> FreshJob:
+        """The one that it is about now."""
+        return self.jobs[self.turn][0]
 
     def seen(self) -> Seen:
         record, status, cluster = self.job.record(), self.job.status(), cluster_record.read(self.job.store)
@@ -110,10 +98,13 @@ class Nemesis:
 
     def carry_out(self, each: Round) -> None:
         """One round: the operation, the fault beside it, and what both may have led to."""
+        self.turn = int(each.turn * len(self.jobs))
         before = self.seen()
         wish, act = each.act(before)
         run = self.begin(act)
-        self.history.note("operation", round=each.number, wish=wish, of=before.version, job_is=before.desired)
+        self.history.note(
+            "operation", round=each.number, job=self.job.name, wish=wish, of=before.version, job_is=before.desired
+        )
         undisturbed = self.calm and each.fault is None
         if each.fault:
             self.calm = False
@@ -225,21 +216,28 @@ class Nemesis:
 
     def look(self) -> None:
         """A quiet point: nothing happens until everything is well again, and then everything is looked at."""
-        job, began = self.job, time.monotonic()
+        for turn, (job, start) in enumerate(self.jobs):
+            self.turn = turn
+            self.look_at(job, start)
+        self.calm = True
+
+    def look_at(self, job: FreshJob, start: Mark) -> None:
+        """One job, when nothing works on it any more."""
+        began = time.monotonic()
         wait_for(lambda: free(job), BACK_S, f"the end of what works on {job.name}")
         wait_for(self.settled, BACK_S, "the end of what works on the cluster")
         if self.seen().runs:
             wait_for(lambda: works_again(job) or self.seen().failed, BACK_S, f"{job.name} working")
             status = job.status()
             assert not self.seen().failed, f"the job failed for good after faults that passed: {status.reason}"
-            report = invariant(job, self.start)
+            report = invariant(job, start)
         else:
             wait_for(lambda: not drivers(job.name), BACK_S, "the end of the drivers of a stopped job")
             status, record = job.status(), job.record()
             assert status is not None
             assert status.state in FINAL, f"the job is stopped, and its status says {status.state}"
             assert record.standby is None, f"the job is stopped, and has the standby {record.standby}"
-            report = recount_job(job.settings, job.store, job.name, since=self.start.since)
+            report = recount_job(job.settings, job.store, job.name, since=start.since)
             assert not uncounted(report), uncounted(report)
         if self.seen().cluster == "running":
             cluster = cluster_record.read(job.store).wanted(self.nodes.inventory)
@@ -248,14 +246,13 @@ class Nemesis:
         with suppress(AssertionError):
             wait_for(lambda: not self.strangers(), BACK_S, "the end of what belongs to nothing")
         assert not (wrong := [*self.strangers(), *self.unfinished(), *self.damaged()]), wrong
-        self.calm = True
-        self.history.note(WELL, job_is=job.record().desired, events=report.events, recount=report.reason,
+        self.history.note(WELL, job=job.name, job_is=job.record().desired, events=report.events, recount=report.reason,
                           snapshots=len(self.seen().kept), after=f"{time.monotonic() - began:.1f} s")  # fmt: skip
 
     def settled(self) -> bool:
-        """Whether the cluster is in one of its two lasting states, and the next operation on it may begin."""
+        """Whether the next operation on the cluster may begin."""
         lock = locks.read(self.job.store, CLUSTER)
-        return (lock is None or lock.value.operation is None) and self.seen().cluster in ("running", "stopped")
+        return lock is None or lock.value.operation is None
 
     def strangers(self) -> list[str]:
         """Processes and applications that belong to nothing that runs."""
@@ -293,20 +290,23 @@ class Nemesis:
         """The way out: from whatever state the faults have left to a job that was stopped and started again."""
         if self.history.lines[-1]["what"] != WELL:
             self.look()
-        while act := way_out(self.seen()):
-            self.surely(act)
-        version = self.seen().version
-        self.surely(Act("cancel_job", {}, False, version))
-        self.surely(Act("start_job", {}, True, version))
+        for turn in range(len(self.jobs)):
+            self.turn = turn
+            while act := way_out(self.seen()):
+                self.surely(act)
+            version = self.seen().version
+            self.surely(Act("cancel_job", {}, False, version))
+            self.surely(Act("start_job", {}, True, version))
         self.look()
-        found, kept = attempts(self.job)
-        assert found == kept, f"objects of unfinished snapshots are left: {found - kept}"
+        for job, _ in self.jobs:
+            found, kept = attempts(job)
+            assert found == kept, f"objects of unfinished snapshots of {job.name} are left: {found - kept}"
 
     def surely(self, act: Act) -> None:
         """An operation with nothing beside it."""
         before = self.seen()
         outcome, why = self.end(self.begin(act))
-        self.history.note("way out", runbook=act.runbook, outcome=outcome, why=why)
+        self.history.note("way out", job=self.job.name, runbook=act.runbook, outcome=outcome, why=why)
         assert not (wrong := judge(act, outcome, before, self.seen(), undisturbed=True)), (wrong, why)
 
 
@@ -331,14 +331,27 @@ def line_of(process: psutil.Process) -> list[str]:
         return []
 
 
+@pytest.fixture
+def jobs(request: pytest.FixtureRequest, job: FreshJob, operator: Operator) -> Iterator[list[FreshJob]]:
+    """The shared job, and a second one on the same topic if asked for. The next test finds the cluster as it was."""
+    others = [request.getfixturevalue("other")] if request.config.getoption("--nemesis-jobs") == 2 else []
+    for other in others:
+        operator.run("deploy_job", other.name, version="v1")
+    yield [job, *others]
+    first_members(operator)
+    for other in others:
+        stop(other)
+
+
 def test_whatever_happens_a_job_is_exact_and_has_a_way_out(
-    job: FreshJob, airflow: Airflow, stack: Settings, servers: Servers, seed: int, minutes: float
+    jobs: list[FreshJob], airflow: Airflow, stack: Settings, servers: Servers, seed: int, minutes: float
 ) -> None:
     directory = REPOSITORY / "build" / "nemesis" / f"{time.strftime('%Y%m%dT%H%M%S')}-seed-{seed}"
     directory.mkdir(parents=True)
     history = History(directory)
-    title = f"Nemesis: {minutes:g} minutes, seed {seed}, job {job.name}"
-    nemesis = Nemesis(job, airflow, servers, SupervisedNodes(stack), history, mark(job))
+    title = f"Nemesis: {minutes:g} minutes, seed {seed}, {len(jobs)} job{'s' if len(jobs) > 1 else ''}"
+    marked = [(job, mark(job)) for job in jobs]
+    nemesis = Nemesis(marked, airflow, servers, SupervisedNodes(stack), history)
     until = time.monotonic() + 60 * minutes
     housekept(airflow)
     with at_work(stack, "reconcile"):
@@ -348,6 +361,9 @@ def test_whatever_happens_a_job_is_exact_and_has_a_way_out(
                     break
                 nemesis.carry_out(each)
             nemesis.leave()
+        except KeyboardInterrupt:
+            print(history.report(title, "Interrupted."), flush=True)
+            raise
         except Exception as error:
             history.note("violation", why=f"{type(error).__name__}: {error}")
             pytest.fail(history.report(title, f"BROKEN: {error}"), pytrace=not isinstance(error, AssertionError))
