@@ -23,6 +23,10 @@ stages:
   minute: {mode: auto, output: update, sinks: [{influxdb: {measurement: minute}}]}
 resources: {state_partitions: 2}
 """
+READING = LIVE_JOB.replace(
+    "event_time: time}\n",
+    'event_time: time}\n  panes: {stage: {name: second, add: [n]}, schema: "n bigint, time bigint"}\n',
+)
 KEPT = {"second": "kept", "minute": "kept"}
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -46,6 +50,7 @@ def test_stages_in_real_time_whose_state_is_kept_are_taken_over_without_a_gap() 
     ("changed", "says"),
     [
         ({"old": LIVE_JOB.replace("mode: auto", "mode: batch")}, "minute of v3 runs in batches"),
+        ({"new": READING}, "another stage reads second of v3"),
         ({"outcomes": KEPT | {"second": "refilled"}}, "state of second is not kept"),
         ({"old": LIVE_JOB.replace("minute:", "hour:"), "outcomes": KEPT}, "has no stage hour"),
         ({"new": LIVE_JOB.replace("state_partitions: 2", "state_partitions: 3")}, "another number of partitions"),

@@ -142,6 +142,8 @@ def why_not_gapless(
     for version in (old, new):
         if batches := [name for name, stage in version.stages.items() if not stage.realtime]:
             return f"{', '.join(batches)} of {version.version} runs in batches"
+        if version.feeding:
+            return f"another stage reads {', '.join(version.feeding)} of {version.version}"
     if changed := [name for name in new.stages if outcomes.get(name) != "kept"]:
         return f"the state of {', '.join(changed)} is not kept as it is"
     if gone := sorted(old.stages.keys() - new.stages.keys()):
