@@ -282,6 +282,23 @@ def assert_job_free(rig: Rig) -> None:
     assert lock is None or lock.value.operation is None
 
 
+def test_a_restart_that_fails_when_the_jobs_are_started_leaves_a_cluster_that_runs(rig: Rig) -> None:
+    """Reconciliation looks after no job, and nothing can be scaled, while a cluster is starting."""
+    asked = prepared(rig, "restart_cluster")
+    with pytest.raises(Killed):
+        rig.tasks(rig.engine(killer("resume_jobs", "after")), asked, rig.owner(), "marked")
+    engine = rig.engine()
+    engine.fail(CLUSTER, "marked", "the run was marked failed")
+    engine.undo(CLUSTER, "marked")
+    engine.release(CLUSTER, "marked")
+    record = cluster_record.read(rig.store)
+    assert (record.state, record.jobs) == ("running", ())
+    run(rig, "scale_cluster", size=3)
+    checks.writes_alone(rig)
+    rig.commits_more(windows=1)
+    assert rig.recount("a")
+
+
 @pytest.mark.full
 def test_an_abandoned_operation_of_the_cluster_is_taken_back_before_the_next_one(rig: Rig) -> None:
     asked, owner = prepared(rig, "scale_cluster"), rig.owner()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from datetime import timedelta
 from typing import Annotated, Any, Literal
 
@@ -21,7 +20,6 @@ from streamops.operations.context import StepContext
 from streamops.operations.facts import (
     Claimed,
     ClusterChecked,
-    Finished,
     JobsCaughtUp,
     JobsResumed,
     Members,
@@ -142,9 +140,15 @@ def claim(context: StepContext) -> Claimed:
 
 
 def resume_jobs(context: StepContext) -> JobsResumed:
-    """Start each of them again, from its own checkpoint."""
+    """Start each of them again, from its own checkpoint. From here on the cluster runs, whatever a job still lacks.
+
+    Reconciliation looks after no job of a cluster that is starting: it would stay so if the wait that follows failed.
+    """
     again = context.operation.steps["resume_jobs"].tries > 1
-    return cluster_jobs.resume(context, checked(context).jobs, again=again, kept_by_master=True)
+    resumed = cluster_jobs.resume(context, checked(context).jobs, again=again, kept_by_master=True)
+    update = {"state": "running", "jobs": (), "library": None, "changed_by": context.operation.id}
+    cluster_record.change(context.ports.store, update)
+    return resumed
 
 
 def caught_up(context: StepContext) -> JobsCaughtUp:
@@ -152,15 +156,10 @@ def caught_up(context: StepContext) -> JobsCaughtUp:
     return JobsCaughtUp(why=context.why, jobs=cluster_jobs.caught_up(context))
 
 
-def finish(context: StepContext) -> Finished:
-    """The cluster runs."""
-    update = {"state": "running", "jobs": (), "library": None, "changed_by": context.operation.id}
-    cluster_record.change(context.ports.store, update)
-    return cluster_steps.finish(context)
-
-
 def undo_plan(operation: Operation) -> UndoPlan:
     """What has come up stays up."""
+    if operation.done("resume_jobs"):
+        return UndoPlan("the cluster runs, and every job was started; reconciliation looks after them")
     if operation.started("start_master"):
         return UndoPlan("what has come up stays up; trigger restart_cluster again")
     return UndoPlan()
@@ -192,7 +191,7 @@ RESTART_CLUSTER = Runbook(
             look=cluster_jobs.look_caught_up,
             awaited="Catching up",
         ),
-        replace(cluster_steps.FINISH, act=finish),
+        cluster_steps.FINISH,
     ),
     undo_plan=undo_plan,
 )
