@@ -37,7 +37,7 @@ def test_a_try_that_wakes_up_after_another_one_did_its_work_does_nothing(rig: Ri
     with ThreadPoolExecutor(1) as pool:
         earlier = pool.submit(rig.tasks, rig.engine(first), asked, owner, "start")
         assert first.there.wait(PATIENCE_S)
-        rig.tasks(rig.engine(), asked, owner, "start")
+        rig.tasks(rig.engine(adopt_wait_s=0.2), asked, owner, "start")  # nothing was submitted that could report
         assert rig.engine().find(JOB, "start").state == "succeeded"
         rig.run("cancel_job")
         drivers, record = len(rig.cluster.processes), rig.record()
@@ -63,7 +63,7 @@ def test_a_task_that_was_overtaken_is_tried_again_and_goes_on(rig: Rig) -> None:
         with pytest.raises(OvertakenError):
             earlier.result(PATIENCE_S)
     assert rig.engine().find(JOB, "start").state == "running"  # no one took it for failed
-    rig.tasks(rig.engine(), asked, owner, "start")
+    rig.tasks(rig.engine(adopt_wait_s=0.2), asked, owner, "start")
     rig.commits_more()
     assert len([launch for launch, _ in rig.cluster.processes if launch == "start"]) == 1
 
