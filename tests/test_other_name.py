@@ -24,7 +24,7 @@ def coded(rig: Rig) -> Rig:
         artifact = archives.pack({"code/sums.py": version.encode(), "definition.json": b"{}"})
         found = artifacts.load_manifest(rig.store, JOB, version)
         found = found.model_copy(update={"artifact_sha256": archives.sha256(artifact)})
-        rig.store.put(keys.artifact(JOB, version), artifact)
+        rig.store.put(found.archive, artifact)
         documents.write(rig.store, keys.artifact_manifest(JOB, version), found)
     rig.run("deploy_job", version="v1")
     return rig
@@ -50,7 +50,7 @@ def test_it_is_a_job_of_its_own_with_measurements_of_its_own(coded: Rig) -> None
     as_eu(rig, "deploy_job", "v1", measurement_prefix="eu_")
     made = artifacts.load_manifest(rig.store, EU, "v1")
     assert (made.job, made.definition.job, made.definition.measurements) == (EU, EU, ("eu_a",))
-    files = archives.unpack(rig.store.get(keys.artifact(EU, "v1")).body)
+    files = archives.unpack(rig.store.get(artifacts.load_manifest(rig.store, EU, "v1").archive).body)
     assert files["code/sums.py"] == b"v1"
     assert json.loads(files["definition.json"])["job"] == EU
     deployed = jobs.deployment(rig.store, EU, 1)

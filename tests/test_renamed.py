@@ -38,7 +38,7 @@ def renaming(version: str, stages: tuple[str, ...], **renamed: str) -> Definitio
         ("a: {S}\n  b: {S, renamed_from: a}", "stages.b.renamed_from: another stage continues a"),
         ("a: {S, renamed_from: x}\n  b: {S, renamed_from: x}", "renamed_from: another stage continues x"),
         ("a: {S, renamed_from: ../x}", "renamed_from"),
-        ("a: {S, mode: realtime, output: update, renamed_from: x}", "cannot be renamed_from another"),
+        ("a: {S, mode: realtime, output: update, renamed_from: x}", "takes no renamed_from"),
     ],
 )
 def test_a_name_is_taken_over_by_one_stage_that_runs_in_batches(stages: str, said: str) -> None:
