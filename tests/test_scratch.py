@@ -173,7 +173,8 @@ class Asked:
         self.over = over
 
     def get(self, key: str) -> object:
-        return SimpleNamespace(body=JobRecord(job="scratch-j", changed_by="op").model_dump_json().encode(), etag="e")
+        body = JobRecord(job="scratch-j", changed_by="op").model_dump_json().encode()
+        return SimpleNamespace(body=body, etag="e", age=timedelta(0))
 
     def find(self, job: str, operation: str) -> Operation:
         return self.last
