@@ -102,6 +102,7 @@ def test_missing_and_broken_code_is_refused(job: Path) -> None:
         artifacts.collect(job)
 
 
+@pytest.mark.full
 def test_requirements_travel_in_the_artifact(job: Path, tmp_path: Path) -> None:
     package = tmp_path / "greeting"
     package.mkdir()

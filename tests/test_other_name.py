@@ -64,6 +64,7 @@ def test_it_is_a_job_of_its_own_with_measurements_of_its_own(coded: Rig) -> None
         as_eu(rig, "deploy_job", "v1", measurement_prefix="asia_")
 
 
+@pytest.mark.full
 def test_it_is_upgraded_to_another_version_of_that_code(coded: Rig) -> None:
     rig = coded
     as_eu(rig, "deploy_job", "v1", measurement_prefix="eu_")
@@ -75,6 +76,7 @@ def test_it_is_upgraded_to_another_version_of_that_code(coded: Rig) -> None:
     rig.commits_more()
 
 
+@pytest.mark.full
 def test_it_may_take_over_the_measurements_of_a_job_that_was_stopped(coded: Rig) -> None:
     rig = coded
     rig.run("snapshot_job", snapshot="SavePoint1", cancel=True)

@@ -90,7 +90,7 @@ def test_a_window_before_the_stage_began_is_found(running: Rig) -> None:
         running.recount("a", since=2 * WINDOW)
 
 
-@pytest.mark.parametrize("runbook", ["upgrade_job", "rollback_job"])
+@pytest.mark.parametrize("runbook", ["upgrade_job", pytest.param("rollback_job", marks=pytest.mark.full)])
 def test_a_runbook_whose_recount_is_not_clean_fails_and_names_what_is_off(rig: Rig, runbook: str) -> None:
     rig.run("deploy_job", version="v1")
     rig.commits_more(windows=3)

@@ -310,6 +310,7 @@ def test_windows_over_windows_are_kept(lab: Lab) -> None:
     assert done.all == final(lab.at_once(by_spark, ALL))
 
 
+@pytest.mark.full
 def test_spark_s_windows_over_panes_and_ours_continue_each_other(lab: Lab) -> None:
     by_spark = stage(over_panes, by_spark=True)
     for old, new in ((by_spark, stage(over_panes)), (stage(over_panes), by_spark)):

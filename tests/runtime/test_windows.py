@@ -32,7 +32,9 @@ def written(spark: SparkSession, result: DataFrame) -> list[tuple]:
     return sorted(rows)
 
 
-@pytest.mark.parametrize(("size", "slide"), [("10 seconds", "1 second"), ("12 seconds", "4 seconds")])
+@pytest.mark.parametrize(
+    ("size", "slide"), [("10 seconds", "1 second"), pytest.param("12 seconds", "4 seconds", marks=pytest.mark.full)]
+)
 def test_the_windows_are_those_of_spark(spark: SparkSession, tmp_path: Path, size: str, slide: str) -> None:
     for number in range(4):
         events = [

@@ -11,6 +11,7 @@ from streamops.model.errors import StreamOpsError, UnhealthyError
 from streamops.operations.engine import list_operations
 
 
+@pytest.mark.full
 def test_a_job_whose_snapshot_fails_after_the_stop_runs_again(rig: Rig) -> None:
     rig.run("deploy_job", version="v1")
     rig.commits_more(windows=1)
