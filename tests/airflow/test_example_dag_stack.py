@@ -103,7 +103,7 @@ def test_an_asset_starts_a_pipeline_that_deploys_snapshots_and_upgrades(airflow,
         triggered = airflow._call("GET", f"/api/v2/dags/{runbook}/dagRuns/{found['dag_run']}")
         assert triggered["note"] == f"Triggered by task {task} of {RELEASE}/{run.run_id}"
         told_there = log(airflow, airflow.run(runbook, found["dag_run"]), "check")
-        assert f"Operation {found['operation']} on job {job.name}" in told_there
+        assert f"Operation {found['operation']}: {runbook} of {job.name} for " in told_there
     # Others can wait for the snapshots by an address that they know.
     uri = assets.snapshots(job.name, job.settings.s3_bucket).uri
     assert uri == f"s3://{job.settings.s3_bucket}/snapshots/{job.name}/manifests"
