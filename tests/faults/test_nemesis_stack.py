@@ -51,7 +51,7 @@ from support import (
     works_again,
 )
 
-pytestmark = [pytest.mark.stack, pytest.mark.full]
+pytestmark = [pytest.mark.stack, pytest.mark.long]
 
 EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 WELL = "all is well"
