@@ -157,6 +157,7 @@ def test_a_stage_that_reads_another_counts_each_event_once_through_kills_and_sto
     gapless(job, from_ms)
 
 
+@pytest.mark.long
 def test_live_stages_outlive_each_process_and_server_and_catch_up_in_batches(lasting, servers, seed):
     job = lasting
     is_live(job)
