@@ -61,7 +61,7 @@ class UpgradeJob(NewVersion, Stops):
         Field(
             description="stop_and_restart: the old version stops, its state is exported, the new one starts from it. "
             "gapless: the new version runs beside it, without writing, and takes over once it has read all there is; "
-            "for stages in real time whose state is kept."
+            "for stages in real time that keep their state and read no other stage."
         ),
     ] = "stop_and_restart"
     standby: Standby = True
