@@ -72,18 +72,18 @@ def test_the_lock_of_a_finished_dag_run_is_taken_over_and_the_abandoned_operatio
 
 
 def test_a_shells_lock_expires_only_without_renewal(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(locks, "EXPIRY", timedelta(seconds=4))  # the interval that is measured
+    monkeypatch.setattr(locks, "EXPIRY", timedelta(seconds=10))  # the interval that is measured
     take(store, "one", SHELL)
 
     def age() -> timedelta:
         return locks.read(store, "job").age
 
-    assert waiting.until(lambda: age() >= timedelta(seconds=2), 60, 0.1)
+    assert waiting.until(lambda: age() >= timedelta(seconds=5), 60, 0.1)
     locks.renew(store, "job", "one", now(), fence=1)
-    assert age() < timedelta(seconds=2)
+    assert age() < timedelta(seconds=5)
     with pytest.raises(LockedError, match="command line c of bob"):
         take(store, "two", SHELL)
-    assert waiting.until(lambda: age() > timedelta(seconds=4), 60, 0.1)
+    assert waiting.until(lambda: age() > timedelta(seconds=10), 60, 0.1)
     assert take(store, "two", SHELL).operation == "two"
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
 from fakes.rig import JOB, SUM, Rig
@@ -11,6 +13,7 @@ from streamops.model.manifest import Manifest
 from streamops.model.records import StageStart
 from streamops.snapshots import Origin
 from streamops.store import jobs, keys
+from streamops.store.object_store import Stored
 from streamops.versions.fingerprints import Fingerprint
 
 ORIGIN = Origin("op", "ada")
@@ -44,6 +47,10 @@ def test_a_snapshot_says_what_it_is(taken: tuple[Rig, Manifest]) -> None:
     assert list(manifest.fingerprints) == ["a"]
     assert Fingerprint.model_validate(manifest.fingerprints["a"]) == SUM
     assert manifest.signature.startswith("hmac-sha256:tests:")
+
+
+def test_what_was_read_twice_is_equal_however_much_later() -> None:
+    assert Stored(b"", "e", timedelta(0)) == Stored(b"", "e", timedelta(seconds=1))
 
 
 def test_a_name_is_never_reused_and_the_first_is_unchanged(taken: tuple[Rig, Manifest]) -> None:

@@ -8,7 +8,7 @@ import email.utils
 import hashlib
 import io
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import IO, Any
 
@@ -39,12 +39,13 @@ PART = 512 << 20  # bytes; copied well within the time that one answer may take
 class Stored:
     """An object's bytes with the tag that a later conditional write names.
 
-    ``age`` is the time since it was written, both by the server's clock, in whole seconds.
+    ``age`` is the time since it was written, both by the server's clock, in whole seconds. It is when we looked, not
+    what we saw: two looks at one object are equal.
     """
 
     body: bytes
     etag: str
-    age: timedelta = timedelta(0)
+    age: timedelta = field(default=timedelta(0), compare=False)
 
 
 @dataclass(frozen=True)
