@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import random
+from typing import Any
 
 import pytest
+from botocore.exceptions import EndpointConnectionError
 
 from fakes import object_server
+from streamops.model.errors import NotFoundError, UnreachableError
 from streamops.model.manifest import ManifestObject
 from streamops.settings import Settings
 from streamops.snapshots import integrity
@@ -41,10 +44,25 @@ def test_a_large_object_is_copied_in_parts_and_verified(
 
 
 def test_a_copy_in_parts_that_fails_leaves_no_upload_behind(bucket: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(object_store, "LARGEST_COPY", 0)
+    monkeypatch.setattr(object_store, "LARGEST_COPY", PART)
     monkeypatch.setattr(object_store, "PART", PART)
-    store = ObjectStore(bucket)
-    with pytest.raises(object_store.NotFoundError):
-        store.copy("checkpoints/j/1/gone", "snapshots/j/data/attempt-1/a/gone", 10)
+    store, root = ObjectStore(bucket), ObjectStore(object_server.as_root(bucket))
+    root.put("checkpoints/j/1/state.zip", bytes(2 * PART))
+    begun = []
+
+    def fail(params: dict[str, Any], **_: object) -> None:
+        begun.append(params)
+        raise EndpointConnectionError(endpoint_url="of the second part")
+
+    store._s3.meta.events.register("before-call.s3.UploadPartCopy", fail)
+    with pytest.raises(UnreachableError):
+        store.copy("checkpoints/j/1/state.zip", "snapshots/j/data/attempt-1/a/state.zip", 2 * PART)
+    assert begun
     client = object_server.client(object_server.as_root(bucket))
     assert not client.list_multipart_uploads(Bucket=bucket.s3_bucket, Prefix="snapshots/").get("Uploads")
+
+
+def test_a_large_object_that_is_gone_is_missed_by_name(bucket: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(object_store, "LARGEST_COPY", 1)
+    with pytest.raises(NotFoundError, match="checkpoints/j/1/gone"):
+        ObjectStore(bucket).copy("checkpoints/j/1/gone", "snapshots/j/data/attempt-1/a/gone", 10)

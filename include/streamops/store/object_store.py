@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from typing import IO, Any
 
 import boto3
+from boto3.s3.transfer import TransferConfig
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
@@ -173,7 +174,7 @@ class ObjectStore:
         """Copy ``size`` bytes inside the bucket; the server computes the hash on the way. Raises NotFoundError."""
         origin = {"Bucket": self.bucket, "Key": source} | ({"VersionId": source_version} if source_version else {})
         if size > LARGEST_COPY:
-            return self._copy_in_parts(origin, target, size)
+            return self._copy_in_parts(origin, target)
         try:
             answer = self._s3.copy_object(Bucket=self.bucket, Key=target, CopySource=origin, ChecksumAlgorithm="SHA256")
         except (ClientError, BotoCoreError) as error:
@@ -185,31 +186,15 @@ class ObjectStore:
             raise StreamOpsError(f"The object store copied {source} without a checksum; use a server that returns one.")
         return Copied(target, base64.b64decode(checksum).hex(), answer.get("VersionId"))
 
-    def _copy_in_parts(self, origin: dict[str, str], target: str, size: int) -> Copied:
+    def _copy_in_parts(self, origin: dict[str, str], target: str) -> Copied:
         """As S3 wants it above ``LARGEST_COPY``. It then knows no hash of the whole, so the copy is read once."""
-        place = {"Bucket": self.bucket, "Key": target}
+        parts = TransferConfig(multipart_threshold=LARGEST_COPY, multipart_chunksize=PART)
         try:
-            upload = place | {"UploadId": self._s3.create_multipart_upload(**place)["UploadId"]}
-            try:
-                parts = [
-                    {
-                        "PartNumber": number,
-                        "ETag": self._s3.upload_part_copy(
-                            **upload,
-                            PartNumber=number,
-                            CopySource=origin,
-                            CopySourceRange=f"bytes={first}-{min(first + PART, size) - 1}",
-                        )["CopyPartResult"]["ETag"],
-                    }
-                    for number, first in enumerate(range(0, size, PART), 1)
-                ]
-                done = self._s3.complete_multipart_upload(**upload, MultipartUpload={"Parts": parts})
-            except BaseException:
-                self._s3.abort_multipart_upload(**upload)
-                raise
+            self._s3.copy(origin, self.bucket, target, Config=parts)
         except (ClientError, BotoCoreError) as error:
             raise self._translated(error, origin["Key"]) from error
-        return Copied(target, self.hashed(target, done.get("VersionId")), done.get("VersionId"))
+        version = self.head(target).version_id
+        return Copied(target, self.hashed(target, version), version)
 
     def hashed(self, key: str, version_id: str | None = None) -> str:
         """SHA-256 of an object's bytes, in hex, as they are read. Raises NotFoundError."""
