@@ -137,6 +137,16 @@ def of_launch(job: str, launch: str) -> list[psutil.Process]:
     return [item for item in drivers(job) if launch in item.info["cmdline"]]
 
 
+def executors(job: FreshJob) -> list[psutil.Process]:
+    """The processes that run a job's tasks."""
+    application = job.status().app_id
+    return [
+        item
+        for item in psutil.process_iter(["cmdline"])
+        if "--app-id" in (line := item.info["cmdline"] or ()) and application in line
+    ]
+
+
 @dataclass(frozen=True)
 class Mark:
     """Where a test began: the recount of its part starts here."""

@@ -18,9 +18,8 @@ from streamops.spark import jvm
 from streamops.spark.submission import Submission
 from streamops.store import documents, jobs, keys, leases
 from streamops.versions import artifacts
-from support import drivers, invariant, mark, of_launch, pythons, works_again
+from support import drivers, executors, invariant, mark, of_launch, pythons, works_again
 
-EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 
 pytestmark = [pytest.mark.stack, pytest.mark.full]
 
@@ -28,15 +27,10 @@ pytestmark = [pytest.mark.stack, pytest.mark.full]
 def test_drivers_and_executors_share_the_archive_of_classes(job, stack):
     """Java passes over an archive that does not fit in silence, and every start is slow."""
     driver = next(item for item in drivers(job.name) if "bootstrap.py" not in item.info["cmdline"][1])
-    home = driver.environ()["STREAMOPS_STACK"]
-    executors = [
-        item
-        for item in psutil.process_iter(["cmdline"])
-        if EXECUTOR in (item.info["cmdline"] or ()) and item.environ().get("STREAMOPS_STACK") == home
-    ]
-    assert executors
+    tasks = executors(job)
+    assert tasks
     archive = str(jvm.archive(stack.spark_home))
-    for process in (driver, *executors):
+    for process in (driver, *tasks):
         assert archive in {part.path for part in process.memory_maps()}, process.info["cmdline"]
 
 

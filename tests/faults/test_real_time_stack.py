@@ -19,7 +19,7 @@ from streamops.clients.kafka import Ledger
 from streamops.model.records import State
 from streamops.store import keys
 from streamops.versions import artifacts
-from support import drivers, invariant, mark, pythons
+from support import drivers, executors, invariant, mark, pythons
 
 pytestmark = [pytest.mark.stack, pytest.mark.full]
 ALL = ("avg_1s", "avg_1m", "vol_1s")
@@ -201,16 +201,6 @@ def burst(job: FreshJob, trades: int) -> None:
             except BufferError:
                 producer.poll(0.1)
     assert producer.flush(60) == 0
-
-
-def executors(job: FreshJob) -> list[psutil.Process]:
-    """The processes that run a job's tasks."""
-    application = job.status().app_id
-    return [
-        item
-        for item in psutil.process_iter(["cmdline"])
-        if "--app-id" in (line := item.info["cmdline"] or ()) and application in line
-    ]
 
 
 def goes_on(job: FreshJob) -> None:

@@ -13,7 +13,7 @@ from streamops.settings import Settings
 from streamops.spark.master import Master, fits, parse_master
 from streamops.spark.submission import Submission, spark_submit_command, submit_environment
 
-_DRIVER_ID = re.compile(r"\bdriver-\d{14}-\d{4,}\b")
+DRIVER_ID = re.compile(r"\bdriver-\d{14}-\d{4,}\b")
 _SUBMIT_S = 120
 
 
@@ -44,7 +44,7 @@ class SparkSubmitter:
             raise UnreachableError(
                 f"spark-submit to {self.settings.spark_master} did not end in {_SUBMIT_S} s; is the master up?"
             ) from None
-        found = _DRIVER_ID.search(done.stdout + done.stderr)
+        found = DRIVER_ID.search(done.stdout + done.stderr)
         if done.returncode or not found:
             last = [line for line in done.stderr.splitlines() if line.strip()][-1:]
             raise UnreachableError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,8 +10,7 @@ from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from streamops.settings import Settings
 from streamops.spark import submission as submissions
 from streamops.spark.submission import Submission
-
-_DRIVER_ID = re.compile(r"\bdriver-\d{14}-\d{4,}\b")
+from streamops.spark.submitter import DRIVER_ID
 
 
 class DriverSubmitHook(SparkSubmitHook):
@@ -64,5 +62,5 @@ class DriverSubmitHook(SparkSubmitHook):
             line = str(raw).strip()
             self._last_submit_log_lines.append(line)
             self.log.info(line)
-            if found := _DRIVER_ID.search(line):
+            if found := DRIVER_ID.search(line):
                 self._driver_id = found.group(0)
