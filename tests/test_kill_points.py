@@ -72,7 +72,7 @@ def test_an_operation_killed_at_every_point_continues_where_it_was(rig: Rig, run
     prepare(rig, runbook)
     owner, request, walk = rig.owner(), asked(runbook), Walk(rig, seed)
     walk.run(lambda engine: rig.tasks(engine, request, owner, "op"))
-    assert walk.points == points_of(runbook)
+    assert walk.points == points_of(request)
     operation = rig.engine().find(JOB, "op")
     assert operation is not None
     assert operation.state == "succeeded"
@@ -99,7 +99,7 @@ def test_an_upgrade_marked_failed_leaves_one_version_running(rig: Rig) -> None:
 @pytest.mark.full
 @pytest.mark.parametrize("part", PARTS)
 def test_an_upgrade_marked_failed_anywhere_leaves_one_version_running(rig: Rig, part: str) -> None:
-    upgrades_marked_failed(rig, points_of("upgrade_job")[PARTS[part]])
+    upgrades_marked_failed(rig, points_of(asked("upgrade_job"))[PARTS[part]])
 
 
 def upgrades_marked_failed(rig: Rig, points: list[Point]) -> None:
@@ -131,7 +131,7 @@ def test_a_gapless_upgrade_killed_at_every_point_continues_where_it_was(rig: Rig
     live(rig)
     owner, request, walk = rig.owner(), asked("upgrade_job", version="live2", strategy="gapless"), Walk(rig, seed)
     walk.run(lambda engine: rig.tasks(engine, request, owner, "op"))
-    assert walk.points == points_of("upgrade_job")
+    assert walk.points == points_of(request)
     checks.free(rig)
     checks.one_writer(rig, "live2", 2)
     checks.snapshot_whole(rig, "s")
@@ -144,7 +144,7 @@ def test_a_gapless_upgrade_marked_failed_anywhere_leaves_one_version_running(rig
     """Before the new version may write, nothing has happened; from then on the old one runs again from its end."""
     live(rig)
     versions = ["live", "live2"]
-    for number, point in enumerate(points_of("upgrade_job")[PARTS[part]]):
+    for number, point in enumerate(points_of(asked("upgrade_job", strategy="gapless"))[PARTS[part]]):
         request = asked("upgrade_job", version=versions[1], snapshot=f"s{number}", strategy="gapless")
         before = rig.record()
         begun(rig, request, f"op-{number}", point)
@@ -178,7 +178,7 @@ def test_going_back_marked_failed_leaves_one_version_running(rig: Rig, runbook: 
 @pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("runbook", ["rollback_job", pytest.param("restore_job", marks=pytest.mark.long)])
 def test_going_back_marked_failed_anywhere_leaves_one_version_running(rig: Rig, runbook: str, part: str) -> None:
-    going_back_marked_failed(rig, runbook, points_of(runbook)[PARTS[part]])
+    going_back_marked_failed(rig, runbook, points_of(asked(runbook))[PARTS[part]])
 
 
 def going_back_marked_failed(rig: Rig, runbook: str, points: list[Point]) -> None:

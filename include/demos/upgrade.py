@@ -360,7 +360,7 @@ def _steps(operation: Operation) -> list[dict[str, Any]]:
             "started_ms": _ms(when[step.name][0]),
             "ended_ms": _ms(ended) if (ended := when[step.name][1]) else None,
         }
-        for step in runbooks.of(operation).steps
+        for step in runbooks.of(operation).plan(operation.request)
         if step.name in when
     ]
 

@@ -22,7 +22,6 @@ from streamops.model import records
 from streamops.model.errors import RefusedError, UnhealthyError
 from streamops.model.names import CLUSTER
 from streamops.model.owner import Owner
-from streamops.operations import runbooks
 from streamops.operations.engine import Engine
 from streamops.operations.operation import operation_id
 from streamops.operations.requests import ClusterRequest
@@ -225,7 +224,8 @@ def test_the_log_alone_tells_who_asked_for_what_what_was_found_and_how_it_ended(
     assert "bob" in told.receipt["reason"]
     locks.release(rig.store, scope, "other-1")
 
-    steps, back = runbooks.find(runbook).steps, RUNBOOKS[runbook].restoring
+    wanted = patient(runbook, **({} if scope == CLUSTER else {"job": JOB}), **asked)
+    steps, back = RUNBOOKS[runbook].plan(wanted), RUNBOOKS[runbook].restoring
     if runbook == "snapshot_job":  # only with cancel
         back = back if asked.get("cancel") else ""
     second = next(step for step in steps if step.task != steps[0].task)

@@ -12,24 +12,33 @@ from streamops.operations.operation import Operation, StepRecord
 from streamops.operations.runbooks import RUNBOOKS
 
 T = datetime(2026, 1, 1, 12, tzinfo=UTC)
+UPGRADE = ask("upgrade_job", job="trade-analyser", version="v2", snapshot="SavePoint1")
 
 
 def operation(**changes) -> Operation:
-    asked = ask("upgrade_job", job="trade-analyser", version="v2", snapshot="SavePoint1")
-    values = {"id": "upgrade_job-1", "request": asked, "owner": Owner(kind="airflow"), "created": T, "updated": T}
+    values = {"id": "upgrade_job-1", "request": UPGRADE, "owner": Owner(kind="airflow"), "created": T, "updated": T}
     return Operation(**(values | changes))
 
 
-def test_every_step_of_the_plan_is_shown_before_it_begins():
-    steps = view("upgrade_job", None, T)
-    assert [step.name for step in steps] == [step.name for step in RUNBOOKS["upgrade_job"].steps]
+@pytest.mark.parametrize(
+    ("strategy", "passed_by"),
+    [
+        ("stop_and_restart", {"shadow", "shadowed", "keep"}),
+        ("gapless", {"request_stop", "await_stop", "export_and_restore", "commit_manifest"}),
+    ],
+)
+def test_every_step_of_what_was_asked_for_is_shown_before_it_begins(strategy: str, passed_by: set[str]) -> None:
+    asked = ask("upgrade_job", job="trade-analyser", version="v2", strategy=strategy)
+    steps = view(asked, None, T)
+    known = [step.name for step in RUNBOOKS["upgrade_job"].steps]
+    assert [step.name for step in steps] == [name for name in known if name not in passed_by]
     assert {step.state for step in steps} == {"waiting"}
 
 
 def test_a_step_under_way_counts_up_and_a_finished_one_keeps_its_time():
     done = StepRecord(started=T, finished=T + timedelta(seconds=2), facts={"launch": "l-1", "objects": 1234})
     now = operation(steps={"check": done, "reserve": StepRecord(started=T + timedelta(seconds=2))})
-    check, reserve, *rest = view("upgrade_job", now, T + timedelta(seconds=7))
+    check, reserve, *rest = view(UPGRADE, now, T + timedelta(seconds=7))
     assert (check.state, check.seconds, check.facts) == ("done", 2.0, "launch l-1, objects 1,234")
     assert (reserve.state, reserve.seconds) == ("running", 5.0)
     assert {step.state for step in rest} == {"waiting"}
@@ -41,7 +50,7 @@ def test_the_step_that_failed_and_what_was_taken_back_are_shown():
         steps={"check": StepRecord(started=T)},
         undo={"restart_old": StepRecord(started=T, finished=T + timedelta(seconds=3))},
     )
-    steps = view("upgrade_job", now, T)
+    steps = view(UPGRADE, now, T)
     assert steps[0].state == "failed"
     assert steps[-1].state == "undone"
     assert steps[-1].title == "Undo: restart old"
@@ -63,7 +72,7 @@ def test_a_waiting_step_counts_from_the_end_of_the_step_before_it():
         for name, start, end in (("check", 0, 1), ("reserve", 2, 3), ("submit", 4, 10))
     }
     waiting = operation(steps=steps)
-    standby = next(step for step in view("upgrade_job", waiting, T + timedelta(seconds=25)) if step.name == "standby")
+    standby = next(step for step in view(UPGRADE, waiting, T + timedelta(seconds=25)) if step.name == "standby")
     assert (standby.state, standby.seconds) == ("running", 15.0)
     over = StepRecord(started=T + timedelta(seconds=30), finished=T + timedelta(seconds=30.1))
     assert spans(operation(steps={**steps, "standby": over}))["standby"] == (

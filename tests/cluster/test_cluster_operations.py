@@ -223,7 +223,7 @@ def test_an_operation_of_the_cluster_killed_at_every_point_continues_where_it_wa
     asked, owner = prepared(rig, runbook), rig.owner()
     walk = Walk(rig, seed, CLUSTER)
     walk.run(lambda engine: rig.tasks(engine, asked, owner, "op"))
-    assert walk.points == points_of(runbook)
+    assert walk.points == points_of(asked)
     operation = rig.engine().find(CLUSTER, "op")
     assert operation.state == "succeeded"
     checks.free(rig, JOB, CLUSTER)

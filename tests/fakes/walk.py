@@ -9,13 +9,14 @@ from fakes import checks
 from fakes.rig import JOB, Killed, Rig
 from streamops.operations import runbooks
 from streamops.operations.engine import Engine
+from streamops.operations.operation import Request
 
 Point = tuple[str, str]
 
 
-def points_of(runbook: str) -> list[Point]:
+def points_of(asked: Request) -> list[Point]:
     """Where an operation can be killed: before and after the effect of each step of its plan."""
-    return [(step.name, when) for step in runbooks.find(runbook).steps for when in ("before", "after")]
+    return [(step.name, when) for step in runbooks.of(asked).plan(asked) for when in ("before", "after")]
 
 
 def killer(*point: str) -> Callable[[str, str], None]:

@@ -13,6 +13,7 @@ from fresh_job import publish_quickly, wait_for
 from streamops import snapshots
 from streamops.model.errors import LockedError, UnhealthyError
 from streamops.model.records import Control
+from streamops.operations.follow import request as ask
 from streamops.operations.runbooks import RUNBOOKS
 from streamops.settings import Settings
 from streamops.store import documents, keys
@@ -22,7 +23,9 @@ from support import Killed, attempts, invariant, mark, pythons, works_again
 pytestmark = pytest.mark.stack
 
 COPYING = ("export_and_restore", "copying")
-POINTS = [(step.name, when) for step in RUNBOOKS["upgrade_job"].steps for when in ("before", "after")]
+ASKED = ask("upgrade_job", job="j", version="v2")
+STEPS = [step.name for step in RUNBOOKS["upgrade_job"].plan(ASKED)]
+POINTS = [(step, when) for step in STEPS for when in ("before", "after")]
 POINTS.insert(POINTS.index(("export_and_restore", "after")), COPYING)
 
 
@@ -95,14 +98,13 @@ def test_an_upgrade_killed_at_every_point_is_finished_by_its_retries(job, operat
 
 def nothing_of_it_shows(job, operator, point, old, snapshot, holder) -> None:
     """After a kill: the old version is untouched until it is asked to stop, no half snapshot, one owner."""
-    steps = [step.name for step in RUNBOOKS["upgrade_job"].steps]
-    reached, (owner, operation, wanted) = steps.index(point[0]), holder
-    if reached < steps.index("request_stop") or point == ("request_stop", "before"):
+    reached, (owner, operation, wanted) = STEPS.index(point[0]), holder
+    if reached < STEPS.index("request_stop") or point == ("request_stop", "before"):
         wait_for(lambda: job.runs(old.version), 90, "the old version, which was not asked to stop")
         assert (job.record().launch, job.record().version) == (old.launch, old.version)
-    if reached < steps.index("commit_manifest"):
+    if reached < STEPS.index("commit_manifest"):
         assert snapshots.find(job.store, job.name, snapshot) is None  # a partial snapshot is invisible
-    if reached < steps.index("finish"):
+    if reached < STEPS.index("finish"):
         # Its owner lives as far as anybody knows: no other run may act meanwhile, the same upgrade's neither.
         settled = {info.key: info.etag for info in job.store.list(f"jobs/{job.name}/") if is_settled(info.key)}
         rival, other, its = operator.request("upgrade_job", job.name, version=wanted)

@@ -66,7 +66,7 @@ def show(operation_id: Id, json: console.Json = False) -> None:
     if operation.reason:
         console.say(f"reason:    {operation.reason}")
     rows = console.table("STEP", "STATE", "TOOK", "WHAT", right=("TOOK",))
-    for step in view(operation.request.runbook, operation, operation.updated):
+    for step in view(operation.request, operation, operation.updated):
         took = console.duration(step.seconds) if step.seconds is not None else "-"
         rows.add_row(step.name, step.state, took, step.facts)
     console.out.print(rows)

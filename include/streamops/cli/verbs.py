@@ -107,7 +107,7 @@ def preview(json: bool, asked: Request) -> None:
     settings, said = console.settings(), list[str]()
     ports = local_ports(settings, operations.Owners(settings))
     facts = Engine(ports, said.append).preview(asked, Owner(kind="cli", user=getpass.getuser()))
-    steps = [{"step": step.name, "task": step.task, "title": step.title} for step in runbooks.of(asked).steps]
+    steps = [{"step": step.name, "task": step.task, "title": step.title} for step in runbooks.of(asked).plan(asked)]
     if json:
         console.show_json({"request": asked, "plan": steps, "check": facts})
         return

@@ -120,17 +120,16 @@ class Engine:
         """
         operation = self._taken_up(job, operation_id)
         runbook = runbooks.of(operation)
-        mine = [step for step in runbook.steps if step.task == task]
-        if not mine:
+        if task not in runbook.tasks:
             raise NotFoundError(f"Runbook {runbook.name} has no task {task!r}.")
-        for step in runbook.steps:
-            if step in mine:
-                break
-            if not operation.done(step.name):
+        at, facts = runbook.tasks.index(task), dict[str, Any]()
+        for step in runbook.plan(operation.request):
+            if step.task == task:
+                facts |= self._run_step(job, operation_id, step.name)
+            elif runbook.tasks.index(step.task) < at and not operation.done(step.name):
                 raise RefusedError(f"Step {step.name} of {operation_id} is not done; run its task {step.task} first.")
-        facts: dict[str, Any] = {}
-        for step in mine:
-            facts |= self._run_step(job, operation_id, step.name)
+        if not facts and not any(step.task == task for step in runbook.plan(operation.request)):
+            self.say(f"Task {task} of {operation_id}: nothing of it was asked for")
         return facts
 
     def poll(self, job: str, operation_id: str, step: str) -> tuple[bool, str]:
@@ -147,10 +146,12 @@ class Engine:
             raise RefusedError(
                 f"Operation {operation_id} is {operation.state} ({operation.reason}); nothing is awaited."
             )
-        look = runbooks.of(operation).step(step).look
-        if look is None:
+        awaited = runbooks.of(operation).step(step)
+        if awaited.look is None:
             raise NotFoundError(f"Step {step!r} waits for nothing.")
-        found = look(self._context(operation))
+        if not awaited.when(operation.request):
+            return True, "not asked for"
+        found = awaited.look(self._context(operation))
         if found.failed is not None:
             raise UnhealthyError(f"{step} of {label(job)} cannot succeed: {found.failed}")
         return found.done, found.why
@@ -241,7 +242,7 @@ class Engine:
         with self._renewing(job, operation_id):
             try:
                 operation = self._read(job, operation_id)
-                for step in runbooks.of(operation).steps:
+                for step in runbooks.of(operation).plan(operation.request):
                     self._run_step(job, operation_id, step.name)
             except StreamOpsError as error:
                 self.fail(job, operation_id, str(error))

@@ -58,14 +58,15 @@ def request(runbook: str, /, **values: Any) -> Request:
         raise RefusedError(f"The request is refused: {told}. Nothing was touched.") from None
 
 
-def view(runbook: str, operation: Operation | None, now: datetime) -> tuple[StepView, ...]:
+def view(asked: Request, operation: Operation | None, now: datetime) -> tuple[StepView, ...]:
     """The plan with what has been done of it; steps of undoing it come last."""
+    plan = runbooks.of(asked).plan(asked)
     if operation is None:
-        return tuple(StepView(step.name, step.title, "waiting") for step in runbooks.find(runbook).steps)
+        return tuple(StepView(step.name, step.title, "waiting") for step in plan)
     failed = operation.state not in ("running", "succeeded")
     when, until = spans(operation), operation.updated if failed else now
     shown = []
-    for step in runbooks.find(runbook).steps:
+    for step in plan:
         if step.name not in when:
             shown.append(StepView(step.name, step.title, "waiting"))
             continue
@@ -88,7 +89,7 @@ def spans(operation: Operation) -> dict[str, tuple[datetime, datetime | None]]:
     """
     found: dict[str, tuple[datetime, datetime | None]] = {}
     before: datetime | None = None
-    for step in runbooks.of(operation).steps:
+    for step in runbooks.of(operation).plan(operation.request):
         record = operation.steps.get(step.name)
         if record is None and not (step.waits and before and operation.state != "succeeded"):
             break
@@ -195,7 +196,7 @@ class Runbooks:
                 if time.monotonic() - heard > PATIENCE_S:
                     raise
                 finished = False
-            show(view(asked.runbook, operation, records.now()))
+            show(view(asked, operation, records.now()))
             if finished:
                 return operation
             time.sleep(POLL_S)

@@ -32,6 +32,7 @@ class Step:
             done before ``act``, which finds what it ended with as ``context.why``.
         awaited: what is waited for, in a word or two.
         within: how long the wait may take, in seconds. What ends by itself gets time to say so.
+        when: whether a request has this step. One that it does not have is neither shown nor recorded.
         submits: whether it puts a driver on the cluster.
         announces: whether a snapshot exists after it.
     """
@@ -43,6 +44,7 @@ class Step:
     look: Look | None = None
     awaited: str = ""
     within: Callable[[Any], int] = lambda asked: int(asked.healthy_timeout_s)
+    when: Callable[[Any], bool] = lambda asked: True
     submits: bool = False
     announces: bool = False
 
@@ -97,6 +99,10 @@ class Runbook:
         """The ids of its tasks, in order, each once."""
         return tuple(dict.fromkeys(step.task for step in self.steps))
 
+    def plan(self, asked: Request) -> tuple[Step, ...]:
+        """The steps that a request has, in order."""
+        return tuple(step for step in self.steps if step.when(asked))
+
     def step(self, name: str) -> Step:
         """A step by its name. Raises NotFoundError."""
         for step in self.steps:
@@ -106,4 +112,4 @@ class Runbook:
 
     def at(self, operation: Operation) -> str:
         """The step that is under way or comes next; empty at the end."""
-        return next((step.name for step in self.steps if not operation.done(step.name)), "")
+        return next((step.name for step in self.plan(operation.request) if not operation.done(step.name)), "")

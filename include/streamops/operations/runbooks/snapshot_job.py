@@ -9,8 +9,8 @@ from pydantic import Field
 from streamops import snapshots
 from streamops.operations import checks, steps, undo
 from streamops.operations.context import StepContext
-from streamops.operations.facts import AskedToStop, Checked, Exported, Kept, Stopped
-from streamops.operations.operation import Operation
+from streamops.operations.facts import AskedToStop, Checked, Exported, Kept
+from streamops.operations.operation import Operation, Request
 from streamops.operations.requests import (
     HealthyTimeout,
     IfExists,
@@ -60,16 +60,14 @@ def check(context: StepContext) -> Checked:
     return Checked(snapshot=name, version=record.version, deployment=record.deployment, bytes=size)
 
 
+def cancels(asked: Request) -> bool:
+    """Whether the job is to stop first."""
+    return isinstance(asked, SnapshotJob) and asked.cancel
+
+
 def request_stop(context: StepContext) -> AskedToStop:
-    """Only with cancel."""
-    if not context.asked(SnapshotJob).cancel:
-        return AskedToStop(stopped=False)
+    """Ask the driver to stop, and to stay so."""
     return steps.request_stop(context, to_stay=True)
-
-
-def await_stop(context: StepContext) -> Stopped:
-    """Only with cancel."""
-    return steps.await_stop(context) if context.asked(SnapshotJob).cancel else Stopped(stopped=False)
 
 
 def export(context: StepContext) -> Exported:
@@ -97,7 +95,7 @@ def forward(operation: Operation) -> bool:
 
 def undo_plan(operation: Operation) -> UndoPlan:
     """A job is stopped with a snapshot, or not at all."""
-    if not operation.started("request_stop") or not getattr(operation.request, "cancel", False):
+    if not operation.started("request_stop") or not cancels(operation.request):
         return UndoPlan()
     if operation.done("commit_manifest"):
         return UndoPlan("the snapshot exists, and the job is stopped with it, as was asked for")
@@ -111,8 +109,8 @@ SNAPSHOT_JOB = Runbook(
     request=SnapshotJob,
     steps=(
         Step("check", "check", "Check the request against the job, its versions and snapshots", check),
-        Step("request_stop", "switch", "Ask the driver to stop at a batch boundary (only with cancel)", request_stop),
-        Step("await_stop", "switch", "Wait until it has stopped (only with cancel)", await_stop),
+        Step("request_stop", "switch", "Cancel: ask the driver to stop at a boundary", request_stop, when=cancels),
+        Step("await_stop", "switch", "Cancel: wait until it has stopped", steps.await_stop, when=cancels),
         Step("export", "switch", "Copy the last committed batch of every stage", export),
         Step(
             "commit_manifest",

@@ -10,23 +10,21 @@ from pydantic import Field
 
 from streamops import snapshots
 from streamops.model.definitions import Definition
-from streamops.model.errors import RefusedError, StreamOpsError
+from streamops.model.errors import RefusedError, StreamOpsError, UnhealthyError
 from streamops.model.records import Control
 from streamops.operations import checks, cost, going_back, health, probation, refilling, steps, undo
 from streamops.operations.context import StepContext
 from streamops.operations.facts import (
-    AskedToStop,
     Checked,
     Dismissed,
     Exported,
     Kept,
     Recounted,
     Reserved,
-    Stopped,
     Waited,
 )
 from streamops.operations.health import Health
-from streamops.operations.operation import Operation
+from streamops.operations.operation import Operation, Request
 from streamops.operations.requests import (
     AnyVersion,
     HealthyTimeout,
@@ -81,6 +79,16 @@ class UpgradeJob(NewVersion, Stops):
     ] = 180
 
 
+def gapless(asked: Request) -> bool:
+    """Whether the new version is to take over while the old one still runs."""
+    return isinstance(asked, UpgradeJob) and asked.strategy == "gapless"
+
+
+def stops_first(asked: Request) -> bool:
+    """Whether the old version is to stop before the new one takes over."""
+    return not gapless(asked)
+
+
 def check(context: StepContext) -> Checked:
     """Refuse what cannot work, before anything is touched.
 
@@ -116,7 +124,7 @@ def check(context: StepContext) -> Checked:
     snapshots.require_space(2 * size, context.ports.free_bytes())
     found = verdicts.of_deployment(running, old.params, version, settings.params)
     told = verdicts.require(found, asked.accept_loss, context.say)
-    if asked.strategy == "gapless" and (
+    if gapless(asked) and (
         why := why_not_gapless(
             asked, running.definition, version.definition, told["outcomes"], context.ports.submitter.room_for
         )
@@ -160,6 +168,8 @@ def reserve(context: StepContext) -> Reserved:
     steps.publish_copy(context)
     version = context.version()
     cold = steps.starts_cold(context, version, standby=context.asked(UpgradeJob).standby)
+    if cold and gapless(context.operation.request):
+        raise UnhealthyError("There is no room any more for a second driver beside the one that runs.")
     # The starts of new stages are known only after the stop: export_and_restore completes the record.
     steps.write_deployment(context, version, None, context.number, _settings(context))
     standby = None if cold else context.launch
@@ -172,15 +182,8 @@ def _settings(context: StepContext) -> steps.Settings:
     return steps.Settings.inherited(old, context.version().definition, context.asked(UpgradeJob))
 
 
-def is_gapless(operation: Operation) -> bool:
-    """Whether the new version is to take over while the old one still runs."""
-    return isinstance(operation.request, UpgradeJob) and operation.request.strategy == "gapless"
-
-
 def shadow(context: StepContext) -> Reserved:
     """Give the new driver a copy of the old one's present state, and let it run on that without writing."""
-    if not is_gapless(context.operation):
-        return Reserved()
     store = context.ports.store
     told = jobs.told(store, context.job, context.launch)
     if told is not None and told.operation == context.operation.id:  # it may run there already
@@ -194,8 +197,6 @@ def shadow(context: StepContext) -> Reserved:
 
 def look_shadow(context: StepContext) -> Health:
     """Whether the new version has read all there is."""
-    if not is_gapless(context.operation):
-        return Health(True, None, "the new version does not run in shadow")
     found = jobs.status(context.ports.store, context.job, context.launch)
     return health.assess_shadow(found, context.launch, context.version().definition.stages)
 
@@ -205,20 +206,8 @@ def shadowed(context: StepContext) -> Waited:
     return Waited(why=context.why)
 
 
-def request_stop(context: StepContext) -> AskedToStop:
-    """Ask the old version to stop, unless it is to run until the new one takes over."""
-    return AskedToStop(stopped=False) if is_gapless(context.operation) else steps.request_stop(context)
-
-
-def await_stop(context: StepContext) -> Stopped:
-    """Wait until it has stopped."""
-    return Stopped(stopped=False) if is_gapless(context.operation) else steps.await_stop(context)
-
-
 def export_and_restore(context: StepContext) -> Exported:
     """Copy the old deployment's state into the snapshot and into the new deployment."""
-    if is_gapless(context.operation):
-        return Exported()
     version = context.version()
     store = context.ports.store
     epoch = jobs.next_epoch(store, context.job, context.launch)
@@ -235,15 +224,11 @@ def export_and_restore(context: StepContext) -> Exported:
 
 def commit_manifest(context: StepContext) -> Kept:
     """From here on the snapshot exists."""
-    if is_gapless(context.operation):
-        return Kept()
     return steps.commit_manifest(context, "export_and_restore")[0]
 
 
 def keep(context: StepContext) -> Exported:
     """Copy the last state of the old version, which may not write any more, into the snapshot."""
-    if not is_gapless(context.operation):
-        return Exported()
     steps.await_stop(context)
     return _keep(context, context.operation.steps["keep"].tries, live=False)
 
@@ -270,11 +255,11 @@ def watched(context: StepContext) -> Waited:
 
 
 def recount(context: StepContext) -> Recounted:
-    """Compare what the switch may have harmed: all results from a while before the stop on."""
+    """Compare what the switch may have harmed: all results from a while before it on."""
     if not context.asked(UpgradeJob).recount:
         return Recounted(reason="not asked for")
-    stop = context.operation.steps["request_stop"].started
-    return steps.recount_since(context, int(stop.timestamp() * 1000), "the stop")
+    step, name = ("hand_over", "the hand-over") if gapless(context.operation.request) else ("request_stop", "the stop")
+    return steps.recount_since(context, int(context.operation.steps[step].started.timestamp() * 1000), name)
 
 
 def undo_plan(operation: Operation) -> UndoPlan:
@@ -283,7 +268,7 @@ def undo_plan(operation: Operation) -> UndoPlan:
         return UndoPlan()
     if operation.done("probation"):
         return UndoPlan("the new version has passed its probation and runs on")
-    untouched = "hand_over" if is_gapless(operation) else "request_stop"
+    untouched = "hand_over" if gapless(operation.request) else "request_stop"
     if not operation.started(untouched):
         return UndoPlan("the old version was never asked to stop; the new driver is dismissed", ("dismiss",))
     if not operation.started("hand_over"):
@@ -320,7 +305,7 @@ def _price(context: StepContext) -> cost.Cost | None:
 
 def restore(context: StepContext) -> Reserved:
     """A new deployment of the old version, as it was, from the snapshot that was taken before the switch."""
-    if is_gapless(context.operation):
+    if gapless(context.operation.request):
         before = context.operation.steps.get("keep")  # whether the old version has ended yet or not
         _keep(context, (before.tries if before else 0) + context.operation.undo["restore"].tries, live=True)
     old = jobs.deployment(context.ports.store, context.job, context.before.deployment)
@@ -345,24 +330,27 @@ UPGRADE_JOB = Runbook(
         Step(
             "shadow",
             "prepare_shadow",
-            "Let the new driver run on a copy of the present state, without writing (only gapless)",
+            "Gapless: let the new driver run on a copy of the present state, without writing",
             shadow,
+            when=gapless,
         ),
         Step(
             "shadowed",
             "wait_shadow",
-            "Wait until it has read all there is (only gapless)",
+            "Gapless: wait until it has read all there is",
             shadowed,
             look=look_shadow,
             awaited="Shadow",
+            when=gapless,
         ),
-        replace(steps.REQUEST_STOP, act=request_stop),
-        replace(steps.AWAIT_STOP, act=await_stop),
+        replace(steps.REQUEST_STOP, when=stops_first),
+        replace(steps.AWAIT_STOP, when=stops_first),
         Step(
             "export_and_restore",
             "switch",
             "Copy its state into the snapshot and into the new deployment",
             export_and_restore,
+            when=stops_first,
         ),
         Step(
             "commit_manifest",
@@ -370,9 +358,10 @@ UPGRADE_JOB = Runbook(
             "Write the manifest: from here on the snapshot exists",
             commit_manifest,
             announces=True,
+            when=stops_first,
         ),
         steps.HAND_OVER,
-        Step("keep", "switch", "Copy the old version's last state into the snapshot (only gapless)", keep),
+        Step("keep", "switch", "Gapless: copy the old version's last state into the snapshot", keep, when=gapless),
         steps.HEALTHY,
         Step(
             "probation",
