@@ -20,7 +20,6 @@ from streamops.store import documents, jobs, keys, leases
 from streamops.versions import artifacts
 from support import drivers, executors, invariant, mark, of_launch, pythons, works_again
 
-
 pytestmark = [pytest.mark.stack, pytest.mark.full]
 
 

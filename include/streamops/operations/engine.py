@@ -122,13 +122,13 @@ class Engine:
         runbook = runbooks.of(operation)
         if task not in runbook.tasks:
             raise NotFoundError(f"Runbook {runbook.name} has no task {task!r}.")
-        at, facts = runbook.tasks.index(task), dict[str, Any]()
-        for step in runbook.plan(operation.request):
+        at, plan, facts = runbook.tasks.index(task), runbook.plan(operation.request), dict[str, Any]()
+        for step in plan:
             if step.task == task:
                 facts |= self._run_step(job, operation_id, step.name)
             elif runbook.tasks.index(step.task) < at and not operation.done(step.name):
                 raise RefusedError(f"Step {step.name} of {operation_id} is not done; run its task {step.task} first.")
-        if not facts and not any(step.task == task for step in runbook.plan(operation.request)):
+        if not any(step.task == task for step in plan):
             self.say(f"Task {task} of {operation_id}: nothing of it was asked for")
         return facts
 
