@@ -313,6 +313,21 @@ def test_the_number_of_partitions_is_noted_in_the_last_committed_batch_only(buck
     assert made.store.get(f"{made.prefix}offsets/0").body == before
 
 
+def test_a_source_goes_on_at_the_beginning_of_another_topic_and_its_own_stays_as_it_is(bucket: Settings) -> None:
+    made = Made(bucket)
+    key = f"{made.prefix}offsets/{checkpoints.tail(made.store, made.prefix).batch}"
+    before = made.store.get(key).body.decode()
+    checkpoints.read_from(made.store, made.prefix, {"clicks": "clicks", "unknown": "other"})
+    assert made.store.get(key).body.decode() == before
+    checkpoints.read_from(made.store, made.prefix, {"clicks": "feed.2"})
+    after = made.store.get(key).body.decode()
+    assert after.split("\n")[:2] == before.split("\n")[:2]
+    assert 'clicks:{"feed.2":{"0":0}}' in after.split("\n")
+    made.store.put(key, after.replace('{"feed.2":{"0":0}}', '{"feed.1":{"0":9},"feed.2":{"0":4}}').encode())
+    checkpoints.read_from(made.store, made.prefix, {"clicks": "feed.2"})
+    assert 'clicks:{"feed.2":{"0":4}}' in made.store.get(key).body.decode()
+
+
 def test_before_any_event_there_is_no_watermark() -> None:
     """Spark says 0, which as a time lies before everything that Kafka knows."""
     assert checkpoints.parse_offsets('v2\n{"batchWatermarkMs":0}\nclicks:{"clicks":{"0":7}}') == (

@@ -7,6 +7,7 @@ What one stage hands on to another goes into the feed of the deployment, which i
 from __future__ import annotations
 
 import logging
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from streamops.model.errors import UnhealthyError
@@ -56,7 +57,8 @@ class ShadowRun:
             reader.begin(live=True)
         for stage in work.stages:
             stage.phase, stage.run, stage.ends = Phase.SHADOW, SHADOW_RUN, work.ends(stage)
-            work.query(stage, epoch)
+        with ThreadPoolExecutor(len(work.stages)) as pool:  # each start waits for the object store several times
+            list(pool.map(lambda stage: work.query(stage, epoch), work.stages))
 
     def look(self) -> None:
         """Look after the queries. Raises UnhealthyError: one has ended, and with it the shadow."""

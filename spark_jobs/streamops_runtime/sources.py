@@ -102,8 +102,7 @@ def kafka_stream(
     offsets = json.dumps({topic: dict(start)}) if start else source.start
     # Catching up, a topic's partition is read by several tasks at once.
     batch = {} if live else {"maxOffsetsPerTrigger": str(source.max_per_batch), "maxRecordsPerPartition": "100000"}
-    # Each deployment has a feed of its own, so a stage that continues finds another topic than it had read.
-    own = {"failOnDataLoss": "false", "kafka.isolation.level": "read_committed"} if source.stage else {}
+    own = {"kafka.isolation.level": "read_committed"} if source.stage else {}
     return (
         spark.readStream.format("kafka")
         .option("kafka.bootstrap.servers", servers)

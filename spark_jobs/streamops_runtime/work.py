@@ -335,12 +335,15 @@ class Work:
 
     def _places(self) -> Places:
         levels = {**self.definition.logging, **self.deployment.logging}
-        feeds = {
+        return Places(self.settings.kafka_bootstrap_servers, {**self.deployment.topics, **self._feeds()}, levels)
+
+    def _feeds(self) -> dict[str, str]:
+        """Source -> topic, of those that are another stage."""
+        return {
             name: keys.feed_topic(self.launch.job, source.stage.name, self.launch.deployment)
             for name, source in self.definition.sources.items()
             if source.stage
         }
-        return Places(self.settings.kafka_bootstrap_servers, {**self.deployment.topics, **feeds}, levels)
 
     def _start_all(self, stages: list[RunningStage]) -> None:
         if not stages:
@@ -464,6 +467,9 @@ class Work:
         key = keys.stage(self.launch.job, self.launch.deployment, epoch, stage.name)
         checkpoint = f"s3a://{self.settings.s3_bucket}/{key}"
         checkpoints.drop_planned(self.store, key)
+        sources = self.functions[stage.name].sources
+        if feeds := {name: topic for name, topic in self._feeds().items() if name in sources}:
+            checkpoints.read_from(self.store, key, feeds)  # each deployment has feeds of its own
         try:
             frame = self.frame(stage)
             sink = self.definition.stages[stage.name].sinks[0].influxdb

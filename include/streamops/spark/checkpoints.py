@@ -406,6 +406,32 @@ def note_partitions(store: ObjectStore, prefix: str, number: int) -> None:
     store.put(key, "\n".join((first, json.dumps(described, separators=(",", ":")), *rest)).encode())
 
 
+def read_from(store: ObjectStore, prefix: str, topics: Mapping[str, str]) -> None:
+    """Let sources go on at the first record of a topic, where the last committed batch had read another one.
+
+    Only for the holder of the epoch, while no query runs. Left alone, Spark 4.3 takes such a topic for one more: in
+    real time it goes on reading the one before as well (``KafkaMicroBatchStream.planInputPartitions`` keeps what it
+    calls deleted partitions), so that what both hold counts twice.
+
+    Args:
+        topics: source -> the topic, of one partition, that it reads now.
+    """
+    batch = _Reader(store, prefix, below=("commits/",)).batch
+    if batch < 0:
+        return
+    key = f"{prefix}offsets/{batch}"
+    first, metadata, *rest = before = store.get(key).body.decode().split("\n")
+    found = dict(line.split(":", 1) for line in rest)
+    for source, topic in topics.items():
+        value = found.get(source, "-")  # which has not read anything yet
+        read = json.loads(value) if value.startswith("{") else {}
+        if read and read.keys() != {topic}:
+            found[source] = json.dumps({topic: read.get(topic, {"0": 0})}, separators=(",", ":"))
+    after = [first, metadata, *(f"{source}:{value}" for source, value in found.items())]
+    if after != before:
+        store.put(key, "\n".join(after).encode())
+
+
 def commit_times(store: ObjectStore, prefix: str) -> dict[int, datetime]:
     """When each retained batch was committed, by the object store's clock; a copied one when it was copied."""
     times = {}

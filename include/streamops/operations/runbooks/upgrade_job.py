@@ -59,7 +59,7 @@ class UpgradeJob(NewVersion, Stops):
         Field(
             description="stop_and_restart: the old version stops, its state is exported, the new one starts from it. "
             "gapless: the new version runs beside it, without writing, and takes over once it has read all there is; "
-            "for stages in real time that keep their state and read no other stage."
+            "for stages in real time that keep their state."
         ),
     ] = "stop_and_restart"
     standby: Standby = True
@@ -150,8 +150,6 @@ def why_not_gapless(
     for version in (old, new):
         if batches := [name for name, stage in version.stages.items() if not stage.realtime]:
             return f"{', '.join(batches)} of {version.version} runs in batches"
-        if version.feeding:
-            return f"another stage reads {', '.join(version.feeding)} of {version.version}"
     if changed := [name for name in new.stages if outcomes.get(name) != "kept"]:
         return f"the state of {', '.join(changed)} is not kept as it is"
     if gone := sorted(old.stages.keys() - new.stages.keys()):
