@@ -18,10 +18,10 @@ from streamops.model.errors import (
 from streamops.model.owner import Owner
 from streamops.model.records import State
 from streamops.operations import receipts, steps
-from streamops.operations.engine import list_operations
+from streamops.operations.engine import Engine, list_operations
 from streamops.operations.facts import Checked
 from streamops.operations.follow import request as ask
-from streamops.store import jobs
+from streamops.store import jobs, locks
 
 
 def test_an_upgrade_keeps_every_event_and_starts_new_stages_where_the_snapshot_stands(rig: Rig) -> None:
@@ -265,6 +265,42 @@ def test_an_abandoned_upgrade_is_taken_back_before_the_next_operation(rig: Rig) 
     assert left.state == "undone"
     assert rig.record().standby is None
     rig.wait(lambda: rig.cluster.alive() == [rig.record().launch], "the standby's end")
+
+
+def test_a_version_that_works_stays_although_its_upgrade_was_abandoned(rig: Rig) -> None:
+    """Days may have passed: the snapshot of before is no place to go back to."""
+    rig.run("deploy_job", version="v1")
+    engine, owner = rig.engine(), rig.owner()
+    engine.begin(patient("upgrade_job", job=JOB, version="v2", snapshot="s"), owner, "left")
+    for task in ("check", "prepare", "submit_driver", "wait_standby", "switch", "wait_healthy"):
+        engine.run_task(JOB, "left", task)
+    rig.runs.over[owner.run_id] = True
+    rig.run("snapshot_job", snapshot="after")
+    left = rig.engine().find(JOB, "left")
+    assert left is not None
+    assert (left.state, left.undo) == ("aborted", {})
+    assert "stays" in left.reason
+    assert (rig.record().version, rig.record().launch) == ("v2", "left")
+    assert snapshots.load(rig.store, JOB, "after").version == "v2"
+
+
+def test_a_shells_lock_does_not_expire_while_what_was_left_behind_is_settled(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.run("deploy_job", version="v1")
+    engine, owner = rig.engine(), rig.owner()
+    engine.begin(patient("upgrade_job", job=JOB, version="v2", snapshot="s"), owner, "left")
+    rig.runs.over[owner.run_id] = True
+    monkeypatch.setattr(locks, "_RENEW_S", 0.05)
+    settle = Engine._settle
+
+    def slowly(self: Engine, job: str, operation: str, lock: locks.Lock) -> None:
+        settle(self, job, operation, lock)
+        rig.wait(lambda: locks.read(rig.store, JOB).value.renewed > lock.renewed, "a renewal meanwhile")
+
+    monkeypatch.setattr(Engine, "_settle", slowly)
+    shell = Owner(kind="cli", run_id="c", user="bob")
+    assert rig.engine().run(patient("snapshot_job", job=JOB, snapshot="after"), shell, "next").state == "succeeded"
 
 
 def test_the_number_of_a_deployment_that_was_taken_back_is_not_given_out_again(rig: Rig) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from streamops.cluster import record as cluster_record
@@ -69,9 +70,11 @@ class Engine:
         there = cluster_record.read(self.store) if request.job == CLUSTER else jobs.record(self.store, request.job)
         self.say(f"Found: {receipts.found_before(there)}")
         lock = self._acquire(request.job, operation_id, request.runbook, owner)
-        for left in lock.unsettled:
-            self._settle(request.job, left, lock)
-            locks.renew(self.store, request.job, operation_id, now(), fence=lock.fence, settled=(left,))
+        renew = partial(locks.renew, self.store, request.job, operation_id, fence=lock.fence)
+        with locks.renewing(lambda: renew(now())):  # settling may take longer than a lock lasts
+            for left in lock.unsettled:
+                self._settle(request.job, left, lock)
+                renew(now(), settled=(left,))
         if found is not None:
             return self._turn(found, lock, {"state": "running"})
         moment = now()
@@ -310,14 +313,18 @@ class Engine:
         return self._fences.get((job, operation_id), {}).get(job)
 
     def _settle(self, job: str, operation_id: str, lock: locks.Lock) -> None:
-        """An operation whose owner is gone is undone before the next one begins."""
+        """An operation whose owner is gone is undone before the next one begins, unless what it started works."""
         operation = self.find(job, operation_id)
         if operation is None or operation.state in OVER:
             return
         self.say(
-            f"Operation {operation_id} was abandoned at {runbooks.of(operation).at(operation)}: it is undone first"
+            f"Operation {operation_id} was abandoned at {runbooks.of(operation).at(operation)}: it is settled first"
         )
         self._turn(operation, lock)
+        if not operation.undo and runbooks.of(operation).stays(self._context(operation)):
+            update = {"state": "aborted", "reason": "abandoned by its owner; what it started works, and stays"}
+            self._show(settling.settle(self.ports, self._change(job, operation_id, update), "aborted", self.say))
+            return
         self.fail(job, operation_id, "abandoned by its owner")
         back = runbooks.of(operation).undo_plan(operation)
         for name in back.steps:

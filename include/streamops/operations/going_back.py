@@ -302,5 +302,6 @@ def runbook(request: type[GoingBack], check: Act) -> Runbook:
             "healthy": undo.healthy,
         },
         restoring="restore_old_version",
-        forward=lambda operation: operation.done("healthy"),
+        forward=lambda operation: operation.done("hand_over"),
+        stays=steps.works,
     )

@@ -73,6 +73,8 @@ class Runbook:
         restoring: the task that takes an unfinished operation back at the end of a run; empty if there is none.
         forward: whether an operation that no one works on any more is finished rather than undone, once its
             check is done.
+        stays: whether what an operation that no one works on any more has brought about is left as it is by the next
+            one, which cannot finish it.
         starts: whether a driver that ends for good means that the job, which this operation started, is stopped.
     """
 
@@ -82,6 +84,7 @@ class Runbook:
     undo: Mapping[str, Act] = field(default_factory=dict)
     restoring: str = ""
     forward: Callable[[Operation], bool] = lambda operation: True
+    stays: Callable[[StepContext], bool] = lambda context: False
     starts: bool = False
 
     @property

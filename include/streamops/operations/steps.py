@@ -304,6 +304,12 @@ def healthy_now(
     return assess(found, jobs.lease(store, context.job), launch, version.definition.stages)
 
 
+def works(context: StepContext) -> bool:
+    """Whether the launch of an operation has been handed the job, and works."""
+    handed = context.operation.done("hand_over")
+    return handed and healthy_now(context, context.launch, context.version()).done
+
+
 def healthy(context: StepContext) -> Worked:
     """The driver works."""
     if context.checked.unchanged:

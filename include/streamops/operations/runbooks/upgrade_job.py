@@ -382,5 +382,6 @@ UPGRADE_JOB = Runbook(
         "healthy": undo.healthy,
     },
     restoring="restore_old_version",
-    forward=lambda operation: operation.done("probation"),
+    forward=lambda operation: operation.done("hand_over"),
+    stays=steps.works,
 )
