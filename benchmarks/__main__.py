@@ -8,7 +8,7 @@ from collections.abc import Callable
 from statistics import median
 from typing import Any
 
-from benchmarks import checking, cluster, exports, large_state, machine, sustained, switch, table
+from benchmarks import checking, cluster, exports, large_state, machine, strategies, sustained, switch, table
 from benchmarks.memory import measure, supervisor_pid
 from benchmarks.session import Session, session
 from stack.layout import Layout
@@ -58,6 +58,7 @@ KINDS: dict[str, Callable[[Session, argparse.Namespace], dict[str, Any]]] = {
     "checks": lambda running, chosen: checking.run(running, chosen.times),
     "exports": lambda running, chosen: exports.run(running, chosen.times),
     "large-state": lambda running, chosen: large_state.run(running),
+    "strategies": lambda running, chosen: strategies.run(running, chosen.times),
     "switch": lambda running, chosen: switch.run(running, chosen.times, chosen.settle),
     "scale": lambda running, chosen: cluster.scale(running),
     "kills": lambda running, chosen: cluster.kills(running, chosen.times),

@@ -123,6 +123,28 @@ def switch() -> str | None:
     return text
 
 
+def strategies() -> str | None:
+    """Each strategy: without a new point, and lateness, beside the minute before."""
+    result = load("strategies")
+    if result is None:
+        return None
+    took: dict[str, list[float]] = {}
+    for item in result["runs"]:
+        took.setdefault(item["strategy"], []).append(item["seconds"])
+    told = "; ".join(
+        f"`{strategy}` {len(seconds)} times, whole runbook {min(seconds):.0f} to {max(seconds):.0f} s"
+        for strategy, seconds in took.items()
+    )
+    head = ("", "without a new point (s)", "before", "latest point (s)", "before", "p99 (s)", "before")
+    keys = ("upgrade_pause_s", "undisturbed_pause_s", "upgrade_worst", "undisturbed_worst", "upgrade_p99")
+    rows = [
+        (f"{strategy}, {name}", *(f"{item[key]:.1f}" for key in (*keys, "undisturbed_p99")))
+        for strategy, found in result["summary"].items()
+        for name, item in found.items()
+    ]
+    return f"{told}. Medians of the upgrades, and of the minute before each.\n\n{_table(head, rows)}"
+
+
 def memory() -> str | None:
     """By part, steady, and the highest during an upgrade."""
     result = load("memory")
@@ -238,6 +260,7 @@ def _table(head: tuple[str, ...], rows: list[tuple[Any, ...]]) -> str:
 TABLES = {
     "machine": machine,
     "sustained": sustained,
+    "strategies": strategies,
     "switch": switch,
     "memory": memory,
     "checks": checks,
