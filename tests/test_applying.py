@@ -57,6 +57,9 @@ def done(action: Action) -> dict[str, Any]:
 
 def test_a_job_that_was_never_deployed_is_deployed() -> None:
     assert done(only(file(), EMPTY)) == {"verb": "deploy_job", "job": "tx", "version": "v1"}
+    topics = {"create_topics": 3, "topic_retention_h": 24}
+    assert done(only(file(**topics), EMPTY)) == {"verb": "deploy_job", "job": "tx", "version": "v1", **topics}
+    assert only(file(**topics), there("running", "v1")).verb == "none"
 
 
 def test_a_version_that_is_not_published_is_published_first_or_refused() -> None:

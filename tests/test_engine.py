@@ -322,6 +322,19 @@ def test_the_number_of_a_deployment_that_was_taken_back_is_not_given_out_again(r
     assert rig.record().deployment == 3  # the second one is of the operation that was undone
 
 
+def test_a_topic_that_is_not_there_is_made_where_that_was_asked_for(rig: Rig) -> None:
+    asked = {"version": "v1", "topics": {"events": "fresh"}}
+    with pytest.raises(NotFoundError, match="no topic fresh"):
+        rig.run("deploy_job", **asked)
+    assert rig.topic.made == {}
+    rig.run("deploy_job", **asked, create_topics=3, topic_retention_h=24)
+    assert rig.topic.made == {"fresh": (3, {"retention.ms": "86400000"})}
+    rig.commits_more(windows=1)
+    rig.run("snapshot_job", snapshot="s", cancel=True)
+    with pytest.raises(NotFoundError, match="no topic gone"):  # what the snapshot has read was in it
+        rig.run("deploy_job", version="v1", topics={"events": "gone"}, from_snapshot="s", create_topics=1)
+
+
 def test_clearing_a_task_of_a_finished_operation_changes_nothing(rig: Rig) -> None:
     engine, owner = rig.engine(), Owner(kind="airflow", dag_id="d", run_id="r", user="ada")
     request = ask("deploy_job", job=JOB, version="v1", healthy_timeout_s=90)

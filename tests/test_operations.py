@@ -54,6 +54,7 @@ def test_an_unknown_runbook_is_refused_with_those_there_are() -> None:
         ({"runbook": "deploy_job"}, "version: Field required"),
         ({"runbook": "deploy_job", "version": "v1", "from_snapshot": "s", "from_scratch": True}, "choose one"),
         ({"runbook": "deploy_job", "version": "v1", "fork": True}, "fork: needs from_snapshot"),
+        ({"runbook": "deploy_job", "version": "v1", "topic_retention_h": 3}, "topic_retention_h: needs create_topics"),
         ({"runbook": "upgrade_job", "version": "v1", "from_snapshot": "s"}, "from_snapshot: upgrade_job has no such"),
         ({"runbook": "restore_job"}, "snapshot: Field required"),
         ({"runbook": "rollback_job", "version": "v1"}, "version: rollback_job has no such"),

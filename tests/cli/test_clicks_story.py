@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from kafka import KafkaProducer
 
-from streamops.clients.kafka import Ledger
 from streamops.settings import Settings
 
 COMMAND = Path(sys.executable).with_name("streamops")
@@ -74,8 +73,6 @@ def test_a_job_of_ones_own_from_new_to_upgrade(stack: Settings, tmp_path: Path) 
     job, topic, measurement = f"clicks-{mark}", f"clicks-{mark}", f"clicks_{mark}"
     directory = tmp_path / job
     first = datetime.now(UTC).replace(second=0, microsecond=0) - timedelta(hours=1)
-    Ledger(stack).ensure_topic(topic)
-
     assert f"Job {job}." in streamops("new", str(directory))
     definition = (directory / "v1.yaml").read_text().replace("measurement: clicks", f"measurement: {measurement}")
     definition = definition.replace("1g", "600m").replace("cores: 2", "cores: 1")
@@ -84,7 +81,8 @@ def test_a_job_of_ones_own_from_new_to_upgrade(stack: Settings, tmp_path: Path) 
     assert f"Published {job} v1" in streamops("publish", str(directory))
     assert "v9" in streamops("deploy", job, "v9", code=1)  # never published
 
-    shown = streamops("deploy", job, "v1", "--topic", f"clicks={topic}")
+    assert f"no topic {topic}" in streamops("deploy", job, "v1", "--topic", f"clicks={topic}", code=1)
+    shown = streamops("deploy", job, "v1", "--topic", f"clicks={topic}", "--create-topics", "2")
     assert f"{job} v1 is running." in shown
     click(stack, topic, first, 5)
     recounted(job, {measurement: 3 * 4})

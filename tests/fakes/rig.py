@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -127,13 +127,18 @@ class Cluster:
 
 @dataclass
 class Topic:
-    """The made-up ledger's ends."""
+    """The made-up ledger's ends; ``made`` are topics besides ``events``, with what they were made with."""
 
     began: float
     first: int = 0
+    made: dict[str, tuple[int, dict[str, str]]] = field(default_factory=dict)
+
+    def ensure_topic(self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> bool:
+        self.made.setdefault(topic, (partitions, dict(config or {})))
+        return True
 
     def beginning_offsets(self, topic: str) -> dict[str, int]:
-        if topic != "events":
+        if topic != "events" and topic not in self.made:
             raise NotFoundError(f"There is no topic {topic}.")
         return {"0": self.first}
 

@@ -190,8 +190,12 @@ def _deploy(declared: DeclaredJob, why: str) -> Action:
         origin = f"from snapshot {declared.initial_snapshot}"
         if declared.initial_snapshot.rpartition("/")[0] not in ("", declared.name):
             values["fork"] = True
-    if declared.from_scratch:
-        values["from_scratch"] = True
+    chosen = {
+        "from_scratch": declared.from_scratch,
+        "create_topics": declared.create_topics,
+        "topic_retention_h": declared.topic_retention_h,
+    }
+    values |= {name: value for name, value in chosen.items() if value}
     return Action("deploy_job", f"{declared.name} {declared.version} {origin}", why, values)
 
 

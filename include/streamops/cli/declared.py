@@ -50,6 +50,8 @@ class DeclaredJob(_Model):
     addresses: dict[SourceName, str] = {}
     logging: dict[LoggerName, LogLevel] = {}
     library: LibraryReference | None = None  # LIBRARY/VERSION; left out, the one that the job has stays
+    create_topics: int | None = None  # partitions of topics that are not there at the first deploy, which makes them
+    topic_retention_h: int | None = None  # of those topics
 
     @model_validator(mode="after")
     def _one_start(self) -> DeclaredJob:

@@ -27,6 +27,8 @@ SPELLED = {
     "library": "--library LIBRARY/VERSION",
     "accept_loss": "--accept-loss STAGE",
     "nodes": "--node NAME",
+    "create_topics": "--create-topics PARTITIONS",
+    "topic_retention_h": "--topic-retention H",
     "probation_s": "--probation S",
     "catch_up_s": "--catch-up S",
     "healthy_timeout_s": "--timeout S",

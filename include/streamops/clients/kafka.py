@@ -220,7 +220,10 @@ class Ledger:
         def offsets(admin: KafkaAdminClient) -> dict[str, int]:
             (found,) = admin.describe_topics([topic])
             if found["error_code"] == errors.UnknownTopicOrPartitionError.errno:
-                raise NotFoundError(f"Kafka at {self.servers} has no topic {topic}; create it or correct the name.")
+                raise NotFoundError(
+                    f"Kafka at {self.servers} has no topic {topic}; correct the name, or make it: deploy_job does with "
+                    "create_topics."
+                )
             if found["error_code"]:
                 raise errors.for_code(found["error_code"])(topic)
             if any(part["leader_id"] < 0 for part in found["partitions"]):

@@ -34,6 +34,9 @@ class Submitter(Protocol):
 class LedgerPort(Protocol):
     """What the topics hold."""
 
+    def ensure_topic(self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> bool:
+        """Make a topic that is not there; whether it was made now."""
+
     def beginning_offsets(self, topic: str) -> Mapping[str, int]:
         """First offset still kept, by partition. Raises NotFoundError."""
 

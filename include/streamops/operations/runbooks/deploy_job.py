@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from streamops import snapshots
 from streamops.model.definitions import SnapshotReference
-from streamops.model.errors import RefusedError
+from streamops.model.errors import NotFoundError, RefusedError
 from streamops.model.manifest import Manifest
 from streamops.operations import checks, refilling, steps
 from streamops.operations.context import StepContext
 from streamops.operations.facts import Checked, Reserved
+from streamops.operations.ports import LedgerPort
 from streamops.operations.requests import Library, NewVersion
 from streamops.operations.runbook import Runbook, Step
 from streamops.spark import checkpoints
@@ -46,12 +48,34 @@ class DeployJob(NewVersion):
         bool, Field(title="Fork", description="The snapshot belongs to another job, and that is meant.")
     ] = False
 
+    create_topics: Annotated[
+        int | None,
+        Field(
+            ge=1,
+            le=1000,
+            title="Create topics",
+            description="Make topics that its sources read and that are not there, with so many partitions; left "
+            "empty, a missing topic is refused.",
+        ),
+    ] = None
+    topic_retention_h: Annotated[
+        int | None,
+        Field(
+            ge=1,
+            title="Topic retention (h)",
+            description="For how long topics that are made keep an event; left empty, as the broker says. A recount "
+            "compares what is kept.",
+        ),
+    ] = None
+
     @model_validator(mode="after")
     def _go_together(self) -> DeployJob:
         if self.from_snapshot and self.from_scratch:
             raise ValueError("from_snapshot, from_scratch: choose one; a start from scratch has no snapshot")
         if self.fork and not self.from_snapshot:
             raise ValueError("fork: needs from_snapshot, the other job's snapshot as JOB/NAME")
+        if self.topic_retention_h and not self.create_topics:
+            raise ValueError("topic_retention_h: needs create_topics; a topic that is there keeps what it keeps")
         return self
 
     def source_snapshot(self) -> tuple[str, str] | None:
@@ -86,8 +110,10 @@ def check(context: StepContext) -> Checked:
     checks.settings(version.definition, asked)
     libraries.choose(store, version.definition, asked.library)
     topics = jobs.topics(version.definition, asked.topics)
-    checks.reachable(context.ports, version.definition, topics)
     source = asked.source_snapshot()
+    # What a snapshot has read is in its topics, or lost.
+    made = missing(context.ports.ledger, topics.values()) if asked.create_topics and source is None else ()
+    checks.reachable(context.ports, version.definition, topics, but=made)
     if source is None:
         if not asked.from_scratch:
             _no_state(context)
@@ -102,6 +128,17 @@ def check(context: StepContext) -> Checked:
     told = verdicts.require(found, asked.accept_loss, context.say)
     refilling.starts(context.ports.ledger, version, told["refilled"], refilling.of_snapshot(manifest), topics)
     return Checked(version=version.version, state=f"snapshot {manifest.job}/{manifest.name}", **told)
+
+
+def missing(ledger: LedgerPort, topics: Iterable[str]) -> tuple[str, ...]:
+    """Those topics that are not there."""
+    found = []
+    for topic in topics:
+        try:
+            ledger.beginning_offsets(topic)
+        except NotFoundError:
+            found.append(topic)
+    return tuple(found)
 
 
 def _no_state(context: StepContext) -> None:
@@ -126,11 +163,22 @@ def reserve(context: StepContext) -> Reserved:
     steps.publish_copy(context)
     store, version, asked = context.ports.store, context.version(), context.asked(DeployJob)
     manifest = _manifest(context, asked)
+    if asked.create_topics and manifest is None:
+        _make_topics(context, jobs.topics(version.definition, asked.topics).values(), asked)
     settings = steps.Settings.asked(asked)
     facts = steps.install(context, version, manifest, context.number, context.launch, settings)
     steps.give(context, version.version, context.number, context.launch)
     epoch = leases.grant(store, context.job, context.launch, context.number).value.epoch
     return facts.model_copy(update={"epoch": epoch})
+
+
+def _make_topics(context: StepContext, topics: Iterable[str], asked: DeployJob) -> None:
+    hours, ledger = asked.topic_retention_h, context.ports.ledger
+    config = {"retention.ms": str(hours * 3_600_000)} if hours else {}
+    for topic in missing(ledger, topics):
+        ledger.ensure_topic(topic, asked.create_topics or 1, config)
+        kept = f"which keeps events for {hours} h" if hours else "which keeps events as the broker says"
+        context.say(f"Topic {topic} was not there: made, {asked.create_topics} partitions, {kept}")
 
 
 def _manifest(context: StepContext, asked: DeployJob) -> Manifest | None:
