@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from pydantic import ValidationError
 
@@ -152,6 +152,23 @@ def tails(context: StepContext, record: JobRecord, definition: Definition) -> di
         )
     found = {stage: checkpoints.find_tail(store, f"{prefix}{stage}/") for stage in definition.stages}
     return {stage: tail for stage, tail in found.items() if tail}
+
+
+def same_topics(stage: str, offsets: Iterable[str], before: Mapping[str, str], after: Mapping[str, str]) -> None:
+    """Raise RefusedError where a stage would go on in another topic, where its offsets mean nothing.
+
+    Args:
+        offsets: the sources that it has read.
+        before, after: source -> topic.
+    """
+    for source in offsets:
+        old, new = before.get(source), after.get(source)
+        if old != new and old is not None and new is not None:
+            raise RefusedError(
+                f"Stage {stage} has read topic {old}, and its place there means nothing in {new}. To read {new} from "
+                "its beginning instead, with empty state, cancel the job and deploy it with from_scratch; to read it "
+                "besides, deploy the same code under another name (--as)."
+            )
 
 
 def kept_by_kafka(

@@ -115,8 +115,10 @@ def check(context: StepContext) -> Checked:
     settings = steps.Settings.inherited(old, version.definition, asked)
     topics = jobs.topics(version.definition, settings.places)
     checks.reachable(context.ports, version.definition, topics)
-    size, stood = 0, {}
+    size, stood, read = 0, {}, jobs.topics(running.definition, old.topics)
     for stage, tail in checks.tails(context, record, running.definition).items():
+        if stage in version.definition.stages and stage not in asked.accept_loss:
+            checks.same_topics(stage, tail.offsets, read, topics)
         checks.kept_by_kafka(context, stage, tail.offsets, topics)
         size += tail.size
         if stage in old.stages:
