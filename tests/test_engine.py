@@ -250,6 +250,16 @@ def test_a_second_trigger_names_the_owner_and_does_nothing(rig: Rig) -> None:
     engine.begin(request, second, "two")
 
 
+def test_the_receipt_of_an_aborted_operation_says_so(rig: Rig) -> None:
+    owner = rig.owner()
+    rig.engine().begin(patient("deploy_job", job=JOB, version="v1"), owner, "left")
+    rig.runs.over[owner.run_id] = True
+    assert rig.engine().abort(JOB, "left").state == "aborted"
+    receipt = receipts.read(rig.store, JOB, "left")
+    assert receipt is not None
+    assert (receipt.state, receipt.reason) == ("aborted", "aborted by an operator")
+
+
 def test_an_abandoned_upgrade_is_taken_back_before_the_next_operation(rig: Rig) -> None:
     rig.run("deploy_job", version="v1")
     engine, owner = rig.engine(), rig.owner()

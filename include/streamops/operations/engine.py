@@ -179,10 +179,16 @@ class Engine:
         for name in back.steps:
             self._run_undo(job, operation_id, name)
         if back.steps:
-            operation = self._change(job, operation_id, {"state": "undone"})
-            self._show(settling.settle(self.ports, operation, "undone", self.say))
+            self._end(operation, "undone")
         self.say(f"Operation {operation_id}: {back.outcome}")
         return f"{back.outcome[0].upper()}{back.outcome[1:]}."
+
+    def _end(self, operation: Operation, state: str, reason: str | None = None) -> Operation:
+        """Record how an operation ended, with a receipt that says the same."""
+        update = {"state": state, **({"reason": reason} if reason else {})}
+        ended = self._change(operation.job, operation.id, update)
+        self._show(settling.settle(self.ports, ended, state, self.say))
+        return ended
 
     def release(self, job: str, operation_id: str) -> None:
         """Give the job's operation lock back."""
@@ -237,7 +243,7 @@ class Engine:
             self.undo(job, operation_id)
         operation = self._read(job, operation_id)
         if operation.state == "failed":
-            operation = self._change(job, operation_id, {"state": "aborted"})
+            operation = self._end(operation, "aborted")
         self.release(job, operation_id)
         return operation
 
@@ -322,14 +328,13 @@ class Engine:
         )
         self._turn(operation, lock)
         if not operation.undo and runbooks.of(operation).stays(self._context(operation)):
-            update = {"state": "aborted", "reason": "abandoned by its owner; what it started works, and stays"}
-            self._show(settling.settle(self.ports, self._change(job, operation_id, update), "aborted", self.say))
+            self._end(operation, "aborted", "abandoned by its owner; what it started works, and stays")
             return
         self.fail(job, operation_id, "abandoned by its owner")
         back = runbooks.of(operation).undo_plan(operation)
         for name in back.steps:
             self._run_undo(job, operation_id, name, locked=False)
-        self._change(job, operation_id, {"state": "undone" if back.steps else "aborted"})
+        self._end(operation, "undone" if back.steps else "aborted")
         if job == CLUSTER:
             cluster_jobs.release(self._context(operation))
         self.say(f"Operation {operation_id}: {back.outcome}")
