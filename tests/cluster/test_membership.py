@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -12,8 +13,10 @@ from streamops.cluster import nodes
 from streamops.cluster.capacity import Need, require_capacity
 from streamops.cluster.membership import Target, change, missing, present
 from streamops.cluster.supervised_nodes import SupervisedNodes
+from streamops.cluster.view import members_of
 from streamops.model.definitions import Resources
 from streamops.model.errors import NotFoundError, RefusedError
+from streamops.model.records import DriverStatus, State, now
 from streamops.settings import Settings
 from streamops.spark.master import DOWN, parse_master
 from streamops.spark.submission import SLOTS_PER_CORE
@@ -52,6 +55,21 @@ def test_drivers_belong_to_the_worker_that_hosts_them() -> None:
     master = parse_master(data)
     assert [driver.id for driver in master.drivers_on(master.worker(THREE.node("node-2").page))] == ["driver-1"]
     assert (master.drivers[0].since_ms, master.drivers[1].worker) == (17, "")
+
+
+def test_a_job_runs_on_the_members_that_have_its_driver_or_its_executors() -> None:
+    data = {"status": "ALIVE", "workers": [worker(1), worker(2), worker(3)], "activedrivers": [
+        {"id": "driver-1", "worker": "worker-2", "state": "RUNNING"},
+    ]}  # fmt: skip
+    master = parse_master(data)
+    here, there, other = master.workers
+    here = replace(here, executors=(("app-1", "0"), ("app-1", "1"), ("app-2", "0")))
+    master = replace(master, workers=(here, there, replace(other, executors=(("app-2", "1"),))))
+    status = DriverStatus(
+        job="j", deployment=1, launch="l", holder="h", state=State.RUNNING, started=now(), updated=now(),
+        driver="driver-1", app_id="app-1",
+    )  # fmt: skip
+    assert members_of(THREE, master, status) == {"node-1": 2, "node-2": 0}
 
 
 def test_scaling_out_takes_spare_nodes_in_the_order_of_the_inventory() -> None:

@@ -14,8 +14,10 @@ from pydantic import BaseModel
 from streamops.cli import console
 from streamops.cli.advice import SILENT_S, Advice, Look, advise
 from streamops.clients.kafka import Ledger
+from streamops.cluster.supervised_nodes import SupervisedNodes
+from streamops.cluster.view import members_of
 from streamops.model import records
-from streamops.model.errors import DamagedError, NotFoundError
+from streamops.model.errors import DamagedError, NotFoundError, StreamOpsError
 from streamops.model.owner import Owner
 from streamops.model.records import FINAL, LIVE, Deployment, DriverStatus, JobRecord, Lease, Offsets, State
 from streamops.settings import Settings
@@ -76,10 +78,10 @@ def show(job: Annotated[str, typer.Argument(help="The job.")], json: console.Jso
         if looks
         else None
     )
+    members = members_now(settings, status) if status and status.state not in FINAL else {}
     if json:
-        console.show_json(
-            {"record": record, "deployment": deployment, "lease": lease, "status": status, "advice": advice}
-        )
+        told = {"record": record, "deployment": deployment, "lease": lease, "status": status, "advice": advice}
+        console.show_json({**told, "members": members})
         return
     state = shown_state(record, status)
     console.out.print(f"[bold]{record.job}[/] {record.version or '-'}: {state}", highlight=False)
@@ -95,6 +97,9 @@ def show(job: Annotated[str, typer.Argument(help="The job.")], json: console.Jso
         status = looks[-1].status
         page = status.ui or "no page"
         console.say(f"driver on {status.host or '?'}, Spark application {status.app_id or '-'}, {page}")
+        if members:
+            where = ", ".join(f"{node} ({count})" for node, count in members.items())
+            console.say(f"executors on {len(members)} members: {where}")
         if advice:
             stages(status, advice)
     if advice is None:
@@ -180,6 +185,15 @@ def read_job(store: ObjectStore, job: str) -> tuple[JobRecord, Deployment | None
 def _value(store: ObjectStore, key: str, model: type[M]) -> M | None:
     found = documents.read(store, key, model)
     return found.value if found else None
+
+
+def members_now(settings: Settings, status: DriverStatus) -> dict[str, int]:
+    """The members that a job runs on, with the number of its executors; empty where the cluster cannot be asked."""
+    try:
+        nodes = SupervisedNodes(settings)
+        return members_of(nodes.inventory, nodes.master(), status)
+    except StreamOpsError:
+        return {}
 
 
 def two_looks(settings: Settings, store: ObjectStore, record: JobRecord, deployment: Deployment | None) -> list[Look]:

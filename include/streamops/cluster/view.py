@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from streamops.cluster.membership import present
 from streamops.cluster.nodes import Inventory
 from streamops.cluster.record import ClusterRecord
+from streamops.model.records import DriverStatus
 from streamops.spark.master import Master
 from streamops.spark.submission import mebibytes
 
@@ -44,6 +45,19 @@ def host_of(inventory: Inventory, master: Master, driver: str) -> str | None:
     """The node that hosts a driver, by Spark's id of it; None when the master does not hold it."""
     worker = master.worker_of(driver)
     return next((node.name for node in inventory.nodes if (one := master.worker(node.page)) and one.id == worker), None)
+
+
+def members_of(inventory: Inventory, master: Master, status: DriverStatus) -> dict[str, int]:
+    """The nodes that a job runs on, each with its executors there; the driver's node may have none of them."""
+    found = {}
+    for node in inventory.nodes:
+        worker = master.worker(node.page)
+        if worker is None:
+            continue
+        executors = sum(application == status.app_id for application, _ in worker.executors)
+        if executors or worker.id == master.worker_of(status.driver):
+            found[node.name] = executors
+    return found
 
 
 def view(inventory: Inventory, record: ClusterRecord, master: Master, drivers: Mapping[str, str], version: str) -> View:
