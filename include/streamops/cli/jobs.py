@@ -98,8 +98,8 @@ def show(job: Annotated[str, typer.Argument(help="The job.")], json: console.Jso
         page = status.ui or "no page"
         console.say(f"driver on {status.host or '?'}, Spark application {status.app_id or '-'}, {page}")
         if members:
-            where = ", ".join(f"{node} ({count})" for node, count in members.items())
-            console.say(f"executors on {len(members)} members: {where}")
+            where = (f"{node} ({f'executors: {count}' if count else 'driver'})" for node, count in members.items())
+            console.say(f"on {len(members)} of the cluster's members: {', '.join(where)}")
         if advice:
             stages(status, advice)
     if advice is None:
