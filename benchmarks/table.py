@@ -135,6 +135,7 @@ def strategies() -> str | None:
         f"`{strategy}` {len(seconds)} times, whole runbook {min(seconds):.0f} to {max(seconds):.0f} s"
         for strategy, seconds in took.items()
     )
+    told += "".join(f"; `{item['strategy']}` once not: {item['reason']}" for item in result["failed"])
     head = ("", "without a new point (s)", "before", "latest point (s)", "before", "p99 (s)", "before")
     keys = ("upgrade_pause_s", "undisturbed_pause_s", "upgrade_worst", "undisturbed_worst", "upgrade_p99")
     rows = [
