@@ -53,23 +53,18 @@ def _felt(session: Session, from_ms: int, to_ms: int) -> dict[str, dict[str, Any
     for name in MEASUREMENTS:
         seen = session.watcher.seen(name)
         late = spread(late for end, late in latenesses(seen) if from_ms <= end <= to_ms)
-        inside = [point for point in seen if from_ms <= point.seen_ms <= to_ms]
-        pause = longest_pause(inside, from_ms, to_ms)
-        found[name] = {"pause_s": pause, **(vars(late) if late else {})}
+        found[name] = {"pause_s": longest_pause(seen, from_ms, to_ms), **(vars(late) if late else {})}
     return found
 
 
 def summary(runs: list[dict[str, Any]]) -> dict[str, dict[str, dict[str, Any]]]:
-    """Strategy -> measurement -> medians and the worst of its runs, during the upgrade and undisturbed."""
+    """Strategy -> measurement -> medians of its runs, during the upgrade and undisturbed."""
     return {
         strategy: {
             name: {
-                **{
-                    f"{when}_{key}": median(item[when][name][key] for item in runs if item["strategy"] == strategy)
-                    for when in ("undisturbed", "upgrade")
-                    for key in ("pause_s", "p50", "p99", "worst")
-                },
-                "longest_pause_s": max(i["upgrade"][name]["pause_s"] for i in runs if i["strategy"] == strategy),
+                f"{when}_{key}": median(item[when][name][key] for item in runs if item["strategy"] == strategy)
+                for when in ("undisturbed", "upgrade")
+                for key in ("pause_s", "p99", "worst")
             }
             for name in MEASUREMENTS
         }

@@ -315,18 +315,20 @@ def test_the_number_of_partitions_is_noted_in_the_last_committed_batch_only(buck
 
 def test_a_source_goes_on_at_the_beginning_of_another_topic_and_its_own_stays_as_it_is(bucket: Settings) -> None:
     made = Made(bucket)
-    checkpoints.read_from(made.store, made.prefix, {"clicks": "topic"})  # nothing is committed yet
+    assert checkpoints.drop_planned(made.store, made.prefix) == -1
+    checkpoints.read_from(made.store, made.prefix, -1, {"clicks": "topic"})  # nothing is committed yet
     made.batch(0)
+    assert checkpoints.drop_planned(made.store, made.prefix) == 0
     key = f"{made.prefix}offsets/0"
     before = made.store.get(key).body.decode()
-    checkpoints.read_from(made.store, made.prefix, {"clicks": "topic", "unknown": "other"})
+    checkpoints.read_from(made.store, made.prefix, 0, {"clicks": "topic", "unknown": "other"})
     assert made.store.get(key).body.decode() == before
-    checkpoints.read_from(made.store, made.prefix, {"clicks": "feed.2"})
+    checkpoints.read_from(made.store, made.prefix, 0, {"clicks": "feed.2"})
     after = made.store.get(key).body.decode()
     assert after.split("\n")[:2] == before.split("\n")[:2]
     assert 'clicks:{"feed.2":{"0":0}}' in after.split("\n")
     made.store.put(key, after.replace('{"feed.2":{"0":0}}', '{"feed.1":{"0":9},"feed.2":{"0":4}}').encode())
-    checkpoints.read_from(made.store, made.prefix, {"clicks": "feed.2"})
+    checkpoints.read_from(made.store, made.prefix, 0, {"clicks": "feed.2"})
     assert 'clicks:{"feed.2":{"0":4}}' in made.store.get(key).body.decode()
 
 

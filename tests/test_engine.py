@@ -262,13 +262,8 @@ def test_the_receipt_of_an_aborted_operation_says_so(rig: Rig) -> None:
 
 def test_an_abandoned_upgrade_is_taken_back_before_the_next_operation(rig: Rig) -> None:
     rig.run("deploy_job", version="v1")
-    engine, owner = rig.engine(), rig.owner()
-    request = ask("upgrade_job", job=JOB, version="v2", snapshot="s", healthy_timeout_s=90)
-    engine.begin(request, owner, "left")
-    for task in ("check", "prepare", "submit_driver", "wait_standby"):
-        engine.run_task(JOB, "left", task)
+    rig.leave("check", "prepare", "submit_driver", "wait_standby")
     assert rig.record().standby == "left"
-    rig.runs.over[owner.run_id] = True
     rig.run("snapshot_job", snapshot="after")
     left = rig.engine().find(JOB, "left")
     assert left is not None
@@ -280,11 +275,7 @@ def test_an_abandoned_upgrade_is_taken_back_before_the_next_operation(rig: Rig) 
 def test_a_version_that_works_stays_although_its_upgrade_was_abandoned(rig: Rig) -> None:
     """Days may have passed: the snapshot of before is no place to go back to."""
     rig.run("deploy_job", version="v1")
-    engine, owner = rig.engine(), rig.owner()
-    engine.begin(patient("upgrade_job", job=JOB, version="v2", snapshot="s"), owner, "left")
-    for task in ("check", "prepare", "submit_driver", "wait_standby", "switch", "wait_healthy"):
-        engine.run_task(JOB, "left", task)
-    rig.runs.over[owner.run_id] = True
+    rig.leave("check", "prepare", "submit_driver", "wait_standby", "switch", "wait_healthy")
     rig.run("snapshot_job", snapshot="after")
     left = rig.engine().find(JOB, "left")
     assert left is not None
@@ -298,9 +289,7 @@ def test_a_shells_lock_does_not_expire_while_what_was_left_behind_is_settled(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rig.run("deploy_job", version="v1")
-    engine, owner = rig.engine(), rig.owner()
-    engine.begin(patient("upgrade_job", job=JOB, version="v2", snapshot="s"), owner, "left")
-    rig.runs.over[owner.run_id] = True
+    rig.leave()
     monkeypatch.setattr(locks, "_RENEW_S", 0.05)
     settle = Engine._settle
 

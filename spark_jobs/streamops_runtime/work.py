@@ -466,10 +466,10 @@ class Work:
         """Start a stage's query as its phase says. Raises DefinitionError: Spark refuses it."""
         key = keys.stage(self.launch.job, self.launch.deployment, epoch, stage.name)
         checkpoint = f"s3a://{self.settings.s3_bucket}/{key}"
-        checkpoints.drop_planned(self.store, key)
+        committed = checkpoints.drop_planned(self.store, key)
         sources = self.functions[stage.name].sources
         if feeds := {name: topic for name, topic in self._feeds().items() if name in sources}:
-            checkpoints.read_from(self.store, key, feeds)  # each deployment has feeds of its own
+            checkpoints.read_from(self.store, key, committed, feeds)  # each deployment has feeds of its own
         try:
             frame = self.frame(stage)
             sink = self.definition.stages[stage.name].sinks[0].influxdb

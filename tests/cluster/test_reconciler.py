@@ -98,11 +98,7 @@ def test_an_abandoned_upgrade_is_taken_back_and_a_live_one_is_not_touched(rig: R
 
 def test_an_abandoned_upgrade_that_has_handed_the_job_over_is_finished(rig: Rig) -> None:
     deployed(rig)
-    engine, owner = rig.engine(), rig.owner()
-    engine.begin(patient("upgrade_job", job=JOB, version="v2", snapshot="s"), owner, "left")
-    for task in ("check", "prepare", "submit_driver", "wait_standby", "switch"):
-        engine.run_task(JOB, "left", task)
-    rig.runs.over[owner.run_id] = True
+    rig.leave("check", "prepare", "submit_driver", "wait_standby", "switch")
     assert "left" in once(rig)[0]
     assert rig.engine().find(JOB, "left").state == "succeeded"
     assert rig.record().version == "v2"

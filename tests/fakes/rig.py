@@ -134,7 +134,9 @@ class Topic:
     made: dict[str, tuple[int, dict[str, str]]] = field(default_factory=dict)
 
     def ensure_topic(self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> bool:
-        self.made.setdefault(topic, (partitions, dict(config or {})))
+        if topic == "events" or topic in self.made:
+            return False
+        self.made[topic] = (partitions, dict(config or {}))
         return True
 
     def beginning_offsets(self, topic: str) -> dict[str, int]:
@@ -253,6 +255,14 @@ class Rig:
         for task in runbooks.of(request).tasks:
             engine.run_task(request.job, operation_id, task)
         engine.release(request.job, operation_id)
+
+    def leave(self, *tasks: str) -> None:
+        """Begin the upgrade ``left`` to v2, carry out some tasks, and let its run be over."""
+        engine, owner = self.engine(), self.owner()
+        engine.begin(patient("upgrade_job", job=JOB, version="v2", snapshot="s"), owner, "left")
+        for task in tasks:
+            engine.run_task(JOB, "left", task)
+        self.runs.over[owner.run_id] = True
 
     def record(self) -> records.JobRecord:
         """The job's, without the fence: each operation raises that, whatever else it does."""

@@ -221,8 +221,8 @@ class Ledger:
             (found,) = admin.describe_topics([topic])
             if found["error_code"] == errors.UnknownTopicOrPartitionError.errno:
                 raise NotFoundError(
-                    f"Kafka at {self.servers} has no topic {topic}; correct the name, or make it: deploy_job does with "
-                    "create_topics."
+                    f"Kafka at {self.servers} has no topic {topic}; correct the name, or let its deploy make it "
+                    "(--create-topics 1; in the form: Create topics)."
                 )
             if found["error_code"]:
                 raise errors.for_code(found["error_code"])(topic)

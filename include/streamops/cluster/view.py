@@ -49,15 +49,13 @@ def host_of(inventory: Inventory, master: Master, driver: str) -> str | None:
 
 def members_of(inventory: Inventory, master: Master, status: DriverStatus) -> dict[str, int]:
     """The nodes that a job runs on, each with its executors there; the driver's node may have none of them."""
-    found = {}
-    for node in inventory.nodes:
-        worker = master.worker(node.page)
-        if worker is None:
-            continue
-        executors = sum(application == status.app_id for application, _ in worker.executors)
-        if executors or worker.id == master.worker_of(status.driver):
-            found[node.name] = executors
-    return found
+    host, workers = host_of(inventory, master, status.driver), {n.name: master.worker(n.page) for n in inventory.nodes}
+    found = {
+        name: sum(application == status.app_id for application, _ in worker.executors)
+        for name, worker in workers.items()
+        if worker
+    }
+    return {name: executors for name, executors in found.items() if executors or name == host}
 
 
 def view(inventory: Inventory, record: ClusterRecord, master: Master, drivers: Mapping[str, str], version: str) -> View:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import nullcontext, suppress
 
 from pydantic import ValidationError
 
@@ -108,10 +109,14 @@ def settings(definition: Definition, request: NewVersion) -> None:
             raise RefusedError(f"Address {place!r} of source {source} is not an absolute {what}.") from None
 
 
-def reachable(ports: Ports, definition: Definition, topics: Mapping[str, str], but: Collection[str] = ()) -> None:
-    """Raise NotFoundError or UnreachableError unless all topics (``but`` some) and sinks of a version answer."""
+def reachable(ports: Ports, definition: Definition, topics: Mapping[str, str], *, made: bool = False) -> None:
+    """Raise NotFoundError or UnreachableError unless all topics and sinks of a version answer.
+
+    Args:
+        made: topics that are not there will be made.
+    """
     for topic in topics.values():
-        if topic not in but:
+        with suppress(NotFoundError) if made else nullcontext():
             ports.ledger.beginning_offsets(topic)
     if any(sink.influxdb for stage in definition.stages.values() for sink in stage.sinks):
         ports.sinks_answer()

@@ -370,16 +370,20 @@ def prepare_epoch(
     return copied
 
 
-def drop_planned(store: ObjectStore, prefix: str) -> None:
+def drop_planned(store: ObjectStore, prefix: str) -> int:
     """Remove batches that were planned and never committed. Only for the holder of the epoch, between two queries.
 
     Spark plans them again. Left in place, its 4.2 cannot start: with this offset log version it looks for a number of
     shuffle partitions in the planned batch, which it never writes there (``None.get`` in ``isRepartitionBatch``).
+
+    Returns:
+        The last batch that was committed; -1 for none.
     """
     paths = [info.key.removeprefix(prefix) for part in ("commits/", "offsets/") for info in store.list(prefix + part)]
     committed = max(_numbers(paths, "commits/"), default=-1)
     planned = _numbers(paths, "offsets/")
     store.delete(f"{prefix}offsets/{number}" for number in planned if number > committed)
+    return committed
 
 
 def state_partitions(store: ObjectStore, prefix: str) -> int | None:
@@ -406,7 +410,7 @@ def note_partitions(store: ObjectStore, prefix: str, number: int) -> None:
     store.put(key, "\n".join((first, json.dumps(described, separators=(",", ":")), *rest)).encode())
 
 
-def read_from(store: ObjectStore, prefix: str, topics: Mapping[str, str]) -> None:
+def read_from(store: ObjectStore, prefix: str, batch: int, topics: Mapping[str, str]) -> None:
     """Let sources go on at the first record of a topic, where the last committed batch had read another one.
 
     Only for the holder of the epoch, while no query runs. Left alone, Spark 4.3 takes such a topic for one more: in
@@ -414,9 +418,9 @@ def read_from(store: ObjectStore, prefix: str, topics: Mapping[str, str]) -> Non
     calls deleted partitions), so that what both hold counts twice.
 
     Args:
+        batch: the last committed one, as ``drop_planned`` says.
         topics: source -> the topic, of one partition, that it reads now.
     """
-    batch = _Reader(store, prefix, below=("commits/",)).batch
     if batch < 0:
         return
     key = f"{prefix}offsets/{batch}"

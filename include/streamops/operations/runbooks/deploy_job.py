@@ -9,12 +9,11 @@ from pydantic import Field, model_validator
 
 from streamops import snapshots
 from streamops.model.definitions import SnapshotReference
-from streamops.model.errors import NotFoundError, RefusedError
+from streamops.model.errors import RefusedError
 from streamops.model.manifest import Manifest
 from streamops.operations import checks, refilling, steps
 from streamops.operations.context import StepContext
 from streamops.operations.facts import Checked, Reserved
-from streamops.operations.ports import LedgerPort
 from streamops.operations.requests import Library, NewVersion
 from streamops.operations.runbook import Runbook, Step
 from streamops.spark import checkpoints
@@ -111,9 +110,7 @@ def check(context: StepContext) -> Checked:
     libraries.choose(store, version.definition, asked.library)
     topics = jobs.topics(version.definition, asked.topics)
     source = asked.source_snapshot()
-    # What a snapshot has read is in its topics, or lost.
-    made = missing(context.ports.ledger, topics.values()) if asked.create_topics and source is None else ()
-    checks.reachable(context.ports, version.definition, topics, but=made)
+    checks.reachable(context.ports, version.definition, topics, made=_makes_topics(asked))
     if source is None:
         if not asked.from_scratch:
             _no_state(context)
@@ -128,17 +125,6 @@ def check(context: StepContext) -> Checked:
     told = verdicts.require(found, asked.accept_loss, context.say)
     refilling.starts(context.ports.ledger, version, told["refilled"], refilling.of_snapshot(manifest), topics)
     return Checked(version=version.version, state=f"snapshot {manifest.job}/{manifest.name}", **told)
-
-
-def missing(ledger: LedgerPort, topics: Iterable[str]) -> tuple[str, ...]:
-    """Those topics that are not there."""
-    found = []
-    for topic in topics:
-        try:
-            ledger.beginning_offsets(topic)
-        except NotFoundError:
-            found.append(topic)
-    return tuple(found)
 
 
 def _no_state(context: StepContext) -> None:
@@ -163,7 +149,7 @@ def reserve(context: StepContext) -> Reserved:
     steps.publish_copy(context)
     store, version, asked = context.ports.store, context.version(), context.asked(DeployJob)
     manifest = _manifest(context, asked)
-    if asked.create_topics and manifest is None:
+    if _makes_topics(asked):
         _make_topics(context, jobs.topics(version.definition, asked.topics).values(), asked)
     settings = steps.Settings.asked(asked)
     facts = steps.install(context, version, manifest, context.number, context.launch, settings)
@@ -172,13 +158,18 @@ def reserve(context: StepContext) -> Reserved:
     return facts.model_copy(update={"epoch": epoch})
 
 
+def _makes_topics(asked: DeployJob) -> bool:
+    """Not with a snapshot: what it has read is in its topics, or lost."""
+    return asked.create_topics is not None and asked.from_snapshot is None
+
+
 def _make_topics(context: StepContext, topics: Iterable[str], asked: DeployJob) -> None:
-    hours, ledger = asked.topic_retention_h, context.ports.ledger
+    hours = asked.topic_retention_h
     config = {"retention.ms": str(hours * 3_600_000)} if hours else {}
-    for topic in missing(ledger, topics):
-        ledger.ensure_topic(topic, asked.create_topics or 1, config)
-        kept = f"which keeps events for {hours} h" if hours else "which keeps events as the broker says"
-        context.say(f"Topic {topic} was not there: made, {asked.create_topics} partitions, {kept}")
+    kept = f"for {hours} h" if hours else "as the broker says"
+    for topic in topics:
+        if context.ports.ledger.ensure_topic(topic, asked.create_topics or 1, config):
+            context.say(f"Topic {topic} was not there: made, partitions {asked.create_topics}, keeps events {kept}")
 
 
 def _manifest(context: StepContext, asked: DeployJob) -> Manifest | None:
