@@ -205,10 +205,16 @@ def test_stages_that_read_each_other_are_kept_or_filled_again_together() -> None
     assert outcomes(both, half) == {"second": "refilled", "minute": "refilled"}
 
 
-def test_a_reader_cannot_be_filled_again_beside_one_that_is_kept() -> None:
+def test_all_readers_of_a_stage_are_filled_again_together() -> None:
     second, panes = stage(window(1)), stage(window(60, 1), **PANES)
     old = {"second": second, "one": panes, "other": panes}
-    found = verdicts(old, {**old, "other": stage(window(30, 1), **PANES)}, ledger=FEEDS)
+    assert outcomes(old, old | {"other": stage(window(30, 1), **PANES)}) == dict.fromkeys(old, "refilled")
+
+
+def test_a_reader_cannot_be_filled_again_beside_one_that_has_to_be_kept() -> None:
+    second, panes, session = stage(window(1)), stage(window(60, 1), **PANES), stage(window(60, kind="session"), **PANES)
+    old = {"second": second, "one": session, "other": panes}
+    found = verdicts(old, old | {"other": stage(window(30, 1), **PANES)}, ledger=FEEDS)
     assert {item.stage: (item.outcome, item.lost) for item in found} == {
         "second": ("kept", False),
         "one": ("kept", False),

@@ -112,7 +112,8 @@ def _in_step(
     """Verdicts of stages that read each other: the state of both is kept, or both are filled again.
 
     What a stage that begins anew hands on is not what the state of its readers was made of; and a reader that is
-    filled again needs results that were handed on before, which a stage gives again only when it reads again itself.
+    filled again needs results that were handed on before, which a stage gives again only when it reads again itself,
+    and then to all that read it.
     """
     pairs = [(stage, read) for stage, item in new.items() if item for read in item.reads]
     before: dict[str, Verdict] | None = None
@@ -122,17 +123,16 @@ def _in_step(
             if _is_kept(found[stage]) and not _is_kept(found[read]):
                 found[stage] = _anew(stage, f"Stage {read}, which it reads, begins anew.", new[stage], ledger)
             elif found[stage].outcome == "refilled" and _is_kept(found[read]):
+                reason = f"Stage {stage} reads it, and is filled again."
+                anew = {read: _anew(read, reason, new[read], ledger)}
+                reason = f"It reads {read}, as {stage} does, which is filled again."
                 others = [other for other, of in pairs if of == read and _is_kept(found[other])]
-                if others:
-                    reason = f"Stage {read} cannot give its results again, because {' and '.join(others)} has them."
+                anew |= {other: _anew(other, reason, new[other], ledger) for other in others}
+                if cannot := [name for name, verdict in anew.items() if verdict.outcome != "refilled"]:
+                    reason = f"Stage {' and '.join(cannot)} cannot be filled again from the ledger."
                     found[stage] = _anew(stage, " ".join((*found[stage].reasons, reason)), None, ledger)
                 else:
-                    reason = f"Stage {stage} reads it, and is filled again."
-                    found[read] = _anew(read, reason, new[read], ledger)
-                    if found[read].outcome != "refilled":
-                        found[read] = before[read]
-                        reason = f"Stage {read} cannot be filled again from the ledger."
-                        found[stage] = _anew(stage, " ".join((*found[stage].reasons, reason)), None, ledger)
+                    found |= anew
     return found
 
 
