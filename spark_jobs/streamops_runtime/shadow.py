@@ -2,11 +2,17 @@
 
 Their results wait in the topics through which results leave Spark; nobody counts them before the version has the lease.
 What one stage hands on to another goes into the feed of the deployment, which is its own.
+
+Each stage first reads up to the present in batches, round by round, and then goes live. Beside a version at full load a
+machine has little left, and live, on code that is still cold, less is read at first than comes. A batch gives one
+result for each point, and not one for each row, but in no order of time: one that reads another waits until that is
+level, so that it takes no part of a point for the whole.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -14,12 +20,16 @@ from streamops.model.errors import UnhealthyError
 from streamops.model.records import SHADOW_RUN, Shadow
 from streamops.spark import checkpoints
 from streamops.store import documents, keys
-from streamops_runtime import stages
+from streamops_runtime import code, stages
 from streamops_runtime.results import Results
-from streamops_runtime.stages import Phase
+from streamops_runtime.stages import Phase, RunningStage
 
 if TYPE_CHECKING:
     from streamops_runtime.work import Work
+
+SHORT_S = 8.0  # a round of batches that leaves little to read
+LEVEL_S = 5.0  # behind the end of its sources, right after a commit, during which nothing is read
+FEW = 100  # rows, which are no lag
 
 log = logging.getLogger("shadow")
 
@@ -54,34 +64,80 @@ class ShadowRun:
             self._readers[name] = reader = work.reader(name, notes[name])
             reader.know(work.windows.get(name))
             reader.open()
-            reader.begin(live=True)
         for stage in work.stages:
-            stage.phase, stage.run, stage.ends = Phase.SHADOW, SHADOW_RUN, work.ends(stage)
-        with ThreadPoolExecutor(len(work.stages)) as pool:  # each start waits for the object store several times
-            list(pool.map(lambda stage: work.query(stage, epoch), work.stages))
+            stage.run, stage.ends = SHADOW_RUN, work.ends(stage)
+        self._took: dict[str, float] = {}  # stage -> its last round of batches, in seconds
+        for stage in work.stages:
+            stage.held = bool(self._reads(stage))
+        first = [stage for stage in work.stages if not stage.held]
+        with ThreadPoolExecutor(len(first)) as pool:  # each start waits for the object store several times
+            list(pool.map(lambda stage: self._start(stage, Phase.CATCHING_UP), first))
+
+    def _reads(self, stage: RunningStage) -> list[RunningStage]:
+        """The stages that a stage reads."""
+        names = code.reads(self.work.definition, self.work.functions[stage.name])
+        return [other for other in self.work.stages if other.name in names]
+
+    def _start(self, stage: RunningStage, phase: Phase) -> None:
+        stage.phase, stage.held = phase, False
+        if reader := self._readers.get(stage.name):
+            reader.begin(live=stage.live)
+        self.work.query(stage, self.epoch)
 
     def look(self) -> None:
         """Look after the queries. Raises UnhealthyError: one has ended, and with it the shadow."""
         for stage in self.work.stages:
             reader = self._readers.get(stage.name)
             failure = stage.query.exception() if stage.query else None
-            if stage.ended or (reader and reader.failure):
+            if (stage.ended and (stage.live or not stage.finished)) or (reader and reader.failure):
                 why = str(failure or (reader and reader.failure) or "ended by itself").splitlines()[0]
                 raise UnhealthyError(f"Stage {stage.name} failed in shadow: {why[:300]}")
-            self.work.measure(stage)
             if reader and self.work.has_read_again(stage):
                 reader.read_again()
+            if stage.held and all(other.phase is Phase.LEVEL for other in self._reads(stage)):
+                self._start(stage, Phase.CATCHING_UP)
+            elif stage.finished:
+                self._go_on(stage)
+            elif stage.live and self.work.measure(stage):
+                stage.phase = Phase.LEVEL if self._is_level(stage) else Phase.SHADOW
+
+    def _go_on(self, stage: RunningStage) -> None:
+        """Begin a stage's next round, or go live."""
+        took, before = time.monotonic() - stage.began, self._took.get(stage.name, float("inf"))
+        self._took[stage.name] = took
+        log.info("stage %s: a round of batches took %.1f s", stage.name, took)
+        self._start(stage, Phase.CATCHING_UP if another_round(took, before) else Phase.SHADOW)
+
+    def _is_level(self, stage: RunningStage) -> bool:
+        """Whether a live stage reads the present, as its last commit shows."""
+        rate = self.work.progress[stage.name].status.input_rate
+        log.info("stage %s is %s rows behind, of %.0f that come a second", stage.name, stage.lag, rate)
+        return is_level(stage.lag, rate)
 
     def end(self, *, go_on: bool) -> None:
         """The version may write from now on.
 
         Args:
-            go_on: its queries go on; otherwise they end, because a driver that was not expected took the lease before.
+            go_on: queries that are live go on; otherwise all end, because an unexpected driver took the lease before.
         """
         for reader in self._readers.values():
             reader.close()
-        if not go_on:
-            log.warning("the lease has changed hands meanwhile: all queries start again")
+        if not go_on or not all(stage.live for stage in self.work.stages):
+            log.warning("the lease came unexpectedly: all queries start again")
             for stage in self.work.stages:
                 stages.end(stage)
-                stage.query, stage.run = None, 0
+                stage.query, stage.run, stage.held = None, 0, False
+
+
+def another_round(took_s: float, before_s: float) -> bool:
+    """Whether one more round of batches is worth it: the last one was long, and shorter than the one before.
+
+    Args:
+        before_s: what the round before it took; infinite if there was none.
+    """
+    return SHORT_S < took_s < before_s
+
+
+def is_level(lag: int, rate: float) -> bool:
+    """Whether a live stage reads the present: rows left to read at a commit, and rows that come a second."""
+    return lag <= max(LEVEL_S * rate, FEW)

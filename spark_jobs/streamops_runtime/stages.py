@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
 from streamops.model.definitions import Definition
-from streamops.model.records import LIVE, SHADOW, Deployment, Offsets
+from streamops.model.records import LEVEL, LIVE, SHADOW, Deployment, Offsets
 from streamops_runtime.code import StageFunction
 from streamops_runtime.gate import Gate, gate_time_column
 from streamops_runtime.pace import Pace
@@ -36,6 +36,7 @@ class Phase(StrEnum):
     CATCHING_UP = "catching up"  # reads in batches up to the present
     LIVE = LIVE
     SHADOW = SHADOW  # live, and not counted until its version may write
+    LEVEL = LEVEL  # the same, and it has read all there is
 
 
 @dataclass
@@ -61,11 +62,21 @@ class RunningStage:
     restart_at: float = 0.0
     started_from: Offsets = field(default_factory=dict)
 
+    @property
+    def live(self) -> bool:
+        """Whether its query takes records as they come."""
+        return self.phase in (Phase.LIVE, Phase.SHADOW, Phase.LEVEL)
+
     def failed(self, commits: int) -> None:
         """Count a failure, after so many commits in this driver."""
         self.restarts += 1
         self.failures += 1
         self.commits = commits
+
+    @property
+    def finished(self) -> bool:
+        """Whether the query has ended because there was nothing left to read."""
+        return self.query is not None and not self.query.isActive and self.query.exception() is None
 
     @property
     def ended(self) -> bool:
@@ -132,9 +143,8 @@ def start(
         .option("checkpointLocation", checkpoint)
     )
     if isinstance(stage.gate, Results):
-        live = stage.phase in (Phase.LIVE, Phase.SHADOW)
-        stage.gate.begin(live=live)
-        writer = to_topic(writer, servers, stage.gate.topic, LIVE_BATCH if live else None)
+        stage.gate.begin(live=stage.live)
+        writer = to_topic(writer, servers, stage.gate.topic, LIVE_BATCH if stage.live else None)
     else:
         stage.gate.failure = None
         writer = writer.foreachBatch(stage.gate)

@@ -330,7 +330,7 @@ class Work:
             self.functions[stage.name],
             self._places(),
             self.deployment,
-            live=stage.phase in (Phase.LIVE, Phase.SHADOW),
+            live=stage.live,
         )
 
     def _places(self) -> Places:
@@ -404,7 +404,7 @@ class Work:
                 self._query(stage)
         elif stage.gate.failure is not None:
             stages.end(stage)
-        elif stage.phase is Phase.CATCHING_UP and _finished(stage):
+        elif stage.phase is Phase.CATCHING_UP and stage.finished:
             took = time.monotonic() - stage.began
             log.info("stage %s caught up in %.1f s", stage.name, took)
             stage.phase = Phase.LIVE if took < NEAR_S else Phase.CATCHING_UP
@@ -586,7 +586,7 @@ class Work:
         own |= {"unpaced": isinstance(stage.gate, Gate) and not self.definition.trigger and stage.gate.pace is None}
         own |= {"outputs": stage.gate.outputs, "last_output": stage.gate.last_output}
         own |= {"refused_rows": stage.gate.refused}
-        if stage.phase in (Phase.LIVE, Phase.SHADOW):  # Spark says where the sources ended when the batch began
+        if stage.live:  # Spark says where the sources ended when the batch began
             own |= {"lag": stage.lag}
         return self.progress[stage.name].status.model_copy(update=own)
 
@@ -667,11 +667,6 @@ class Work:
 def far(lag: int, rate: float) -> bool:
     """Whether a live stage is too far behind to get there in real time: rows left to read, and rows read a second."""
     return lag > FAR_S * max(rate, FEW_ROWS)
-
-
-def _finished(stage: RunningStage) -> bool:
-    """Whether the query has ended because there was nothing left to read."""
-    return stage.query is not None and not stage.query.isActive and stage.query.exception() is None
 
 
 def _reach(offsets: Offsets, ends: Offsets) -> bool:

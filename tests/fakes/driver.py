@@ -18,7 +18,7 @@ from pathlib import Path
 import boto3
 
 from streamops.model.errors import LeaseLostError, UnhealthyError
-from streamops.model.records import SHADOW, Control, DriverStatus, StageStatus, State, now
+from streamops.model.records import LEVEL, Control, DriverStatus, StageStatus, State, now
 from streamops.settings import Settings
 from streamops.spark import checkpoints
 from streamops.store import jobs, keys, leases
@@ -184,7 +184,7 @@ class Driver:
                 if self.command() == "shadow":  # on the state that it will continue from
                     names = jobs.deployment(self.store, self.job, self.number).stages
                     begun = {"events": {"0": 0}}
-                    shadow = {name: StageStatus(phase=SHADOW, commits=2, offsets=begun) for name in names}
+                    shadow = {name: StageStatus(phase=LEVEL, commits=2, offsets=begun) for name in names}
                     self.publish(State.STANDBY, stages=shadow)
                 time.sleep(0.05)
         if self.command() == "stop":

@@ -213,12 +213,13 @@ class Control(Stored):
 
 LIVE = "live"  # the phase of a real-time stage in which each event passes as it comes
 SHADOW = "shadow"  # the same, before its version may write
+LEVEL = "level"  # in shadow, and it has read all there is
 
 
 class StageStatus(Part):
     """What one stage has done. Rates in rows per second, durations in milliseconds, sizes in bytes."""
 
-    phase: str = ""  # of a real-time stage: shadow, settling, catching up, live
+    phase: str = ""  # of a real-time stage: settling, catching up, live, shadow, level
     batch_id: int = -1  # last committed
     commits: int = 0  # by this driver process
     quiet: bool = False  # completed a trigger and found no data

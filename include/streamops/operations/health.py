@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from streamops.model.records import FINAL, SHADOW, DriverStatus, Lease, StageStatus, State
+from streamops.model.records import FINAL, LEVEL, DriverStatus, Lease, StageStatus, State
 
-LEVEL_S = 2.0  # behind the end of its sources, right after a commit
-FEW = 100  # rows, which are no lag
 MOST_FAILURES = 3  # of one stage's query in the warm driver
 
 
@@ -76,20 +74,19 @@ def assess_standby(status: DriverStatus | None, launch: str) -> Health:
 
 
 def assess_shadow(status: DriverStatus | None, launch: str, stages: Iterable[str]) -> Health:
-    """In shadow: each stage has committed what came while it ran, and is about as far as a commit after it."""
+    """In shadow: each stage runs live and is level with the end of its sources, as its driver says."""
     if status is None or status.launch != launch:
         return Health(False, None, f"launch {launch} has not reported yet: its driver is starting")
     if status.state in FINAL:
         return Health(False, status.reason or str(status.state), f"the driver ended: {status.reason or status.state}")
     found = [(name, status.stages.get(name)) for name in stages]
-    if waiting := [name for name, stage in found if stage is None or not _is_level(stage)]:
-        return Health(False, None, f"{', '.join(waiting)} has not read all there is yet")
+    if waiting := [_behind(name, stage) for name, stage in found if stage is None or stage.phase != LEVEL]:
+        return Health(False, None, f"not read all there is yet: {', '.join(waiting)}")
     return Health(True, None, "every stage runs in shadow")
 
 
-def _is_level(stage: StageStatus) -> bool:
-    """Whether a stage in shadow reads the present."""
-    return stage.phase == SHADOW and stage.commits >= 2 and stage.lag <= max(LEVEL_S * stage.input_rate, FEW)
+def _behind(name: str, stage: StageStatus | None) -> str:
+    return f"{name} ({stage.lag:,} rows behind)" if stage and stage.commits else name
 
 
 def assess_stop(status: DriverStatus | None, launch: str) -> Health:

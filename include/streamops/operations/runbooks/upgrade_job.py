@@ -40,6 +40,8 @@ from streamops.spark import checkpoints
 from streamops.store import jobs, keys
 from streamops.versions import libraries, verdicts
 
+SHADOW_S = 600  # for reading all there is; the old version runs meanwhile, and nothing waits
+
 
 class UpgradeJob(NewVersion, Stops):
     """What may be asked for."""
@@ -341,6 +343,7 @@ UPGRADE_JOB = Runbook(
             shadowed,
             look=look_shadow,
             awaited="Shadow",
+            within=lambda asked: max(SHADOW_S, asked.healthy_timeout_s),
             when=gapless,
         ),
         replace(steps.REQUEST_STOP, when=stops_first),

@@ -1,0 +1,37 @@
+"""When a version that may not write yet goes live, and when it is level with what comes."""
+
+from __future__ import annotations
+
+from math import inf
+
+from streamops_runtime.shadow import another_round, is_level
+
+
+def rounds(*seconds: float) -> int:
+    """How many rounds of batches are begun, of which each takes so long."""
+    before, begun = inf, 1
+    for took in seconds:
+        if not another_round(took, before):
+            return begun
+        before, begun = took, begun + 1
+    return begun
+
+
+def test_rounds_of_batches_follow_each_other_while_they_grow_shorter() -> None:
+    assert rounds(3) == 1
+    assert rounds(52, 32, 20, 13, 7.5) == 5
+
+
+def test_a_round_that_is_as_long_as_the_one_before_is_the_last() -> None:
+    assert rounds(40, 40, 38) == 2
+    assert rounds(52, 40, 41, 20) == 3
+
+
+def test_a_stage_is_level_once_a_commit_leaves_some_seconds_to_read() -> None:
+    assert is_level(49_000, 10_000)
+    assert not is_level(51_000, 10_000)
+
+
+def test_few_rows_are_no_lag_where_little_comes() -> None:
+    assert is_level(100, 0)
+    assert not is_level(101, 0)
