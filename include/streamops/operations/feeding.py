@@ -80,21 +80,34 @@ class Feeds:
 
     def _pending(self, job: str, stage: str) -> tuple[str, ...]:
         """The newest value of each point that was given and not handed on."""
-        topic = keys.results_topic(job, stage)
+        position = self._position(job, stage)
+        while position is not None:
+            try:
+                return self._given(position)
+            except NotFoundError:  # what has been written since may be deleted already
+                before, position = position, self._position(job, stage)
+                if position == before:
+                    raise
+        return ()
+
+    def _position(self, job: str, stage: str) -> ResultsPosition | None:
         found = documents.read(self.store, keys.results(job, stage), ResultsPosition)
-        if found is None:
-            return ()
+        return found.value if found else None
+
+    def _given(self, position: ResultsPosition) -> tuple[str, ...]:
+        job, stage = position.job, position.stage
+        topic = keys.results_topic(job, stage)
         end = self.ledger.end_offsets(topic)["0"]
-        if end - found.value.offset > _MOST_PENDING:
+        if end - position.offset > _MOST_PENDING:
             raise SnapshotRefusedError(
-                f"{end - found.value.offset:,} results of stage {stage} wait for its sink; see with 'streamops jobs "
+                f"{end - position.offset:,} results of stage {stage} wait for its sink; see with 'streamops jobs "
                 f"show {job}' why, and take the snapshot when they are written."
             )
         sink = self.definition.stages[stage].sinks[0].influxdb
         assert sink is not None  # a real-time stage has one
         newest: dict[tuple[object, ...], str] = {}
-        for _, offset, _, value in self.ledger.read_committed(topic, {"0": found.value.offset}, {"0": end}):
-            if value and found.value.counts(offset, value) and not found.value.is_part(value):
+        for _, offset, _, value in self.ledger.read_committed(topic, {"0": position.offset}, {"0": end}):
+            if value and position.counts(offset, value) and not position.is_part(value):
                 text = results.text(value)
                 row = json.loads(text)
                 newest[(row[sink.time], *(row[tag] for tag in sink.tags))] = text
