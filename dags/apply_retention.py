@@ -5,7 +5,8 @@
 ones, the newest of each hour, day and week; those that are pinned, in use, or the last good one) and removes the
 others. It says the reason for each. It also frees, for good, the bytes of what was removed 14 days ago or before.
 
-**When to use it.** It runs by itself every day at 02:10 UTC. To see what it would do, trigger it without *Apply*.
+**When to use it.** It runs by itself every day at 02:10 UTC. Triggered by hand it says what it would do; tick *Apply*
+to have it done.
 
 **What it changes.** Removed snapshots leave the catalogue. For 14 days `streamops snapshots undelete JOB/NAME` brings
 each back; after that it is gone. Snapshots that others share objects with are never harmed.
@@ -31,7 +32,7 @@ with DAG(
     tags=["streamops", "snapshots", "scheduled"],
     params={
         "job": forms.optional_job("Only this job; empty for all."),
-        "apply": forms.flag("Apply", "Remove and free; unticked, it only says what it would do.", default=True),
+        "apply": forms.flag("Apply", "Remove and free; unticked, it only says what it would do."),
     },
     **{**runs.DAG_ARGS, "max_active_runs": 1},
 ) as dag:

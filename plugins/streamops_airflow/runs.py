@@ -86,10 +86,20 @@ def require_known(context: Context) -> None:
 def told(context: Context) -> Iterator[str]:
     """Who asks for what, from where: what the log of the first task begins with."""
     dag_run = context["dag_run"]
-    kind = str(getattr(dag_run.run_type, "value", dag_run.run_type))
+    kind = _kind(context)
     note = f", {dag_run.note}" if dag_run.note else ""
     yield f"Run {dag_run.dag_id}/{dag_run.run_id} ({kind}), asked for by {owner(context, 'no one').user}{note}"
     yield f"Form: {json.dumps(form_values(context), default=str)}"
+
+
+def _kind(context: Context) -> str:
+    run_type = context["dag_run"].run_type
+    return str(getattr(run_type, "value", run_type))
+
+
+def by_schedule(context: Context) -> bool:
+    """Whether the run began because it was time, and nobody has seen its form."""
+    return _kind(context) == "scheduled"
 
 
 def form_values(context: Context) -> dict[str, Any]:

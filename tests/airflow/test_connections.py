@@ -57,7 +57,7 @@ def test_a_task_can_ask_of_the_cluster_whatever_a_step_or_reconciliation_may_ask
     assert submitter.submit(None) == "driver-1"  # through the task's own hook
 
 
-def test_a_retention_run_that_only_tells_has_no_need_of_it(
+def test_a_retention_run_by_hand_that_only_tells_has_no_need_of_it(
     pairs: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     used: list[str] = []
@@ -69,12 +69,13 @@ def test_a_retention_run_that_only_tells_has_no_need_of_it(
     monkeypatch.setattr(housekeeping, "keep_of", lambda store, job: None)
     monkeypatch.setattr(housekeeping, "plan", note)
     monkeypatch.setattr(housekeeping, "prune", note)
-    run = SimpleNamespace(dag_id="apply_retention", run_id="run-1")
-    for apply in (True, False):
+    for kind, apply in (("manual", True), ("manual", False), ("scheduled", False)):
+        run = SimpleNamespace(dag_id="apply_retention", run_id="run-1", run_type=kind)
         context = {"params": {"apply": apply}, "dag_run": run, "ti": None}
         monkeypatch.setattr(hooks, "get_current_context", lambda context=context: context)
         RetentionOperator(task_id="r").do(context, "clicks", [])
-    assert used == [pairs["S3_RETENTION_ACCESS_KEY"], pairs["S3_ACCESS_KEY"]]
+    applies, tells = pairs["S3_RETENTION_ACCESS_KEY"], pairs["S3_ACCESS_KEY"]
+    assert used == [applies, tells, applies]
 
 
 def test_without_that_connection_everything_uses_the_one_identity(

@@ -185,7 +185,10 @@ def test_retention_removes_the_surplus_and_keeps_what_is_pinned(airflow, running
         for name in ("surplus", "pinned", "kept-1", "kept-2"):
             Operator(job.settings).run("snapshot_job", job.name, snapshot=name)
         marks.pin(job.store, job.name, "pinned", "an audit", "ada")
-        run = run_to_end(airflow, "apply_retention", {"job": job.name})
+        asked = log(airflow, run_to_end(airflow, "apply_retention", {"job": job.name}), "apply_retention")
+        assert f"{job.name}/surplus would be removed: not kept by last 2" in asked
+        assert len(snapshots.list(job.store, job.name)) == 4
+        run = run_to_end(airflow, "apply_retention", {"job": job.name, "apply": True})
     told = log(airflow, run, "apply_retention")
     assert run.state == "success", told
     assert [manifest.name for manifest in snapshots.list(job.store, job.name)] == ["pinned", "kept-1", "kept-2"]

@@ -90,11 +90,11 @@ class JobsOperator(StreamOpsOperator):
 
 
 class RetentionOperator(JobsOperator):
-    """Applies each job's retention rule; without *Apply*, only says what it would do."""
+    """Applies each job's retention rule; triggered by hand without *Apply*, it only says what it would do."""
 
     def do(self, context: Context, job: str, wrong: list[str]) -> Any:
         """Plan or prune one job; a job that is held is left for the next time."""
-        if not context["params"]["apply"]:
+        if not (context["params"]["apply"] or runs.by_schedule(context)):
             planned = self.hook.would_prune(job)
             for verdict in planned.verdicts:
                 what = "kept" if verdict.keep else "would be removed"
