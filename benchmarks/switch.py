@@ -6,8 +6,6 @@ import time
 from statistics import median
 from typing import Any
 
-import httpx
-
 from benchmarks.memory import Sampler, supervisor_pid
 from benchmarks.session import Session
 from demos import gap
@@ -70,8 +68,7 @@ def naive(session: Session) -> dict[str, Any]:
     if len(drivers) != 1 or status is None:
         raise SystemExit(f"the naive way needs exactly one driver on the cluster; there are {len(drivers)}")
     begun = time.monotonic()
-    kill = f"{Layout.find().url('spark-master-rest')}/v1/submissions/kill/{drivers[0].id}"
-    httpx.post(kill, timeout=30, trust_env=False).raise_for_status()
+    submitter.end_driver(drivers[0].id)
     killed = time.monotonic()
     submitter.submit(
         Submission(

@@ -20,7 +20,6 @@ PORTS = {
     "influxd": 8086,
     "spark-master": 7077,
     "spark-master-ui": 8090,
-    "spark-master-rest": 6066,
     "spark-worker-1-ui": 8091,
     "spark-worker-2-ui": 8092,
     "spark-worker-3-ui": 8093,

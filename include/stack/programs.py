@@ -155,9 +155,7 @@ def master(layout: Layout) -> Program:
         "spark.deploy.recoveryTimeout": "15",  # seconds; how long a restarted master waits for its workers
         "spark.deploy.retainedDrivers": "50",
         "spark.deploy.retainedApplications": "50",
-        "spark.master.rest.enabled": "true",
-        "spark.master.rest.host": layout.host("spark-master"),
-        "spark.master.rest.port": str(layout.port("spark-master-rest")),
+        "spark.master.rest.enabled": "false",  # whoever reaches it may run any program
     }
     command = ("org.apache.spark.deploy.master.Master", "--host", layout.here)
     ports = ("--port", str(layout.port("spark-master")), "--webui-port", str(layout.port("spark-master-ui")))

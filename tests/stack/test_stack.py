@@ -93,6 +93,13 @@ def test_everything_listens_on_loopback_only(layout: Layout) -> None:
     assert {address.ip for address in listening} <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
 
 
+def test_the_master_takes_no_program_from_whoever_reaches_a_page(layout: Layout) -> None:
+    """Spark's REST server would run any, without asking who it comes from."""
+    master = psutil.Process(supervision.connect(layout).program("spark-master").pid)
+    ports = {item.laddr.port for item in master.net_connections("inet") if item.status == psutil.CONN_LISTEN}
+    assert ports == {layout.port("spark-master"), layout.port("spark-master-ui")}
+
+
 def test_a_second_up_changes_nothing(layout: Layout, stack: Settings) -> None:
     def pids() -> dict[str, int]:
         return {program.name: program.pid for program in lifecycle.status().programs}

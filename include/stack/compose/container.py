@@ -31,7 +31,6 @@ _SERVICES = {  # by the names of the local stack's servers and programs
     "influxd": "influxdb",
     "spark-master": "spark-master",
     "spark-master-ui": "spark-master",
-    "spark-master-rest": "spark-master",
     "airflow": "airflow-api-server",
     "fleet-beta": "fleet-beta",
 }
