@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import Row
 
 from streamops.model.errors import LeaseLostError, StreamOpsError, UnreachableError
-from streamops_runtime.gate import Gate, Mode, StopAtBoundary
+from streamops_runtime.gate import Gate, StopAtBoundary
 from streamops_runtime.sinks import ROWS, Sink
 
 
@@ -177,29 +177,6 @@ def test_a_batch_after_the_stop_is_not_even_computed() -> None:
 
     with pytest.raises(StopAtBoundary):
         gate(Paper(), stopping=stopping)(Untouchable(), 8)  # type: ignore[arg-type]
-
-
-def test_a_shadow_keeps_rows_and_promotion_writes_what_the_old_version_has_not() -> None:
-    sink = Paper()
-    shadow = gate(sink, mode=Mode.SHADOW)
-    shadow.take([row(1), row(2)], 1)
-    shadow.take([row(3)], 2)
-    assert sink.written == {}
-    shadow.promote(row(1).time)
-    assert sink.written == {}  # only at the next boundary
-    shadow.take([row(4)], 3)
-    assert sink.written == {3: [row(2), row(3), row(4)]}
-    assert shadow.mode is Mode.OPEN
-
-
-def test_a_batch_that_a_shadow_runs_again_replaces_its_first_run() -> None:
-    sink = Paper()
-    shadow = gate(sink, mode=Mode.SHADOW)
-    shadow.take([row(1)], 1)
-    shadow.take([row(1)], 1)
-    shadow.promote(None)
-    shadow.take([], 2)
-    assert sink.written == {2: [row(1)]}
 
 
 def test_a_failed_batch_is_remembered_for_the_runner() -> None:
