@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -40,6 +40,7 @@ FIRST_S = 15.0  # in which a query gives its first result, unless there is nothi
 AGAIN_S = 60.0  # the same of one that reads again what another had read
 QUIET_S = 0.2  # without a result, the clock decides which windows are over
 HANDED_S = 2.0  # the same of a stage that reads another: by then it has taken in what was handed on
+UNSURE_MS = 60_000  # between clocks, and between what a writer has passed and what it has written
 MOST_HELD = 200_000  # points that wait to be written
 _TAKEN = 2000  # results at once
 _TOPIC = {"retention.ms": "-1", "cleanup.policy": "delete", "segment.bytes": str(64 << 20)}
@@ -61,6 +62,19 @@ class _Newest(NamedTuple):
 
     offset: int
     value: bytes
+
+
+def needed_since(since: int, ends: Iterable[tuple[int, int]], safe_ms: int) -> int:
+    """From where on the results of a shadow are needed, whose first one is at ``since``.
+
+    What is not written yet is of windows that ended after what the version before has written. Where the topic ended
+    before the first event of these windows came, none of their results lies before that.
+
+    Args:
+        ends: when the topic ended where.
+        safe_ms: the first event of a window that is not written comes after that.
+    """
+    return max([since, *(offset for at_ms, offset in ends if at_ms <= safe_ms)])
 
 
 class Held:
@@ -220,6 +234,8 @@ class Results:
         self._ledger = Ledger.at(servers)
         self._deployment, self._shadow, self._standby = deployment, shadow, standby
         self._waiting: Shadow | None = None  # results of this deployment that were given before it might write
+        self._ends: Sequence[tuple[int, int]] = ()  # when (ms) the topic ended where, while they were given
+        self._future_ms = 0  # how far ahead of the present an event may be
         self._again = False  # the topic is to be read again from the position on
         self._position = ResultsPosition(job=job, stage=stage)
         self._saving = threading.Lock()
@@ -263,6 +279,15 @@ class Results:
         elif window.kind == "sliding":
             self._ahead_ms = self._window_ms
         self._points = self._none()
+
+    def shadowed(self, ends: Sequence[tuple[int, int]], future_ms: int) -> None:
+        """Tell what the queries of this run were seen to do before they might write.
+
+        Args:
+            ends: when (in milliseconds since the epoch, just after) the topic ended where; the oldest first.
+            future_ms: how far ahead of the present an event may be.
+        """
+        self._ends, self._future_ms = ends, future_ms
 
     def look_back(self, watermark_ms: int | None, read: int) -> None:
         """Keep no more of the feed than what may change or is unread: the stage has committed this watermark."""
@@ -319,6 +344,11 @@ class Results:
             reached = {part: min(at, latest) for part, at in points.reached.items()}
             offset, last = points.first_offset(self._next), self._position
             waiting = self._waiting if kept else None
+            if waiting and (epoch, run) == (waiting.epoch, waiting.run) and self._window_ms and reached:
+                written_ms = min(reached.values()) - self._ahead_ms
+                safe_ms = written_ms - self._window_ms - self._future_ms - UNSURE_MS
+                waiting = waiting.model_copy(update={"since": needed_since(waiting.since, self._ends, safe_ms)})
+                log.info("%s: results of the shadow are read from %s on, of %s", self.stage, waiting.since, self._next)
             # What others gave beside a shadow it gives itself, and what they gave last may be older than its own.
             until = min(self._next, waiting.since) if waiting else self._next
             before = [*last.before, EarlierRun(epoch=last.epoch, run=last.run, until=until)]
@@ -341,6 +371,11 @@ class Results:
         """Tell that the query has committed all that the runs before can have read."""
         if self._passed is None and self._points.behind:
             self._passed = self._end_of_topic()
+
+    @property
+    def handed_on(self) -> int:
+        """The first result that may not be handed on yet."""
+        return self._position.offset
 
     def close(self) -> None:
         """End the thread; what is not written yet is still in the topic."""

@@ -14,9 +14,11 @@ from __future__ import annotations
 import logging
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from streamops.model.errors import UnhealthyError
+from streamops.model.definitions import milliseconds
+from streamops.model.errors import UnhealthyError, UnreachableError
 from streamops.model.records import SHADOW_RUN, Shadow
 from streamops.spark import checkpoints
 from streamops.store import documents, keys
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 SHORT_S = 8.0  # a round of batches that leaves little to read
 LEVEL_S = 5.0  # behind the end of its sources, right after a commit, during which nothing is read
 FEW = 100  # rows, which are no lag
+
+LOOK_S = 2.0  # between two looks at where the results topics end
 
 log = logging.getLogger("shadow")
 
@@ -67,6 +71,8 @@ class ShadowRun:
         for stage in work.stages:
             stage.run, stage.ends = SHADOW_RUN, work.ends(stage)
         self._took: dict[str, float] = {}  # stage -> its last round of batches, in seconds
+        self._results_ends: dict[str, list[tuple[int, int]]] = {stage.name: [] for stage in work.stages}
+        self._looked = 0.0
         for stage in work.stages:
             stage.held = bool(self._reads(stage))
         first = [stage for stage in work.stages if not stage.held]
@@ -101,6 +107,17 @@ class ShadowRun:
             elif stage.live and self.work.measure(stage):
                 stage.phase = Phase.LEVEL if self._is_level(stage) else Phase.SHADOW
 
+        if time.monotonic() - self._looked > LOOK_S:
+            self._looked = time.monotonic()
+            self._note_ends()
+
+    def _note_ends(self) -> None:
+        """Note where the results topics end; the clock is looked at after that."""
+        with suppress(UnreachableError):
+            for name, ends in self._results_ends.items():
+                end = self.work.ledger.end_offsets(keys.results_topic(self.work.launch.job, name))["0"]
+                ends.append((int(time.time() * 1000), end))
+
     def _go_on(self, stage: RunningStage) -> None:
         """Begin a stage's next round, or go live."""
         took, before = time.monotonic() - stage.began, self._took.get(stage.name, float("inf"))
@@ -122,6 +139,13 @@ class ShadowRun:
         """
         for reader in self._readers.values():
             reader.close()
+        in_order = all(len(parts) == 1 for stage in self.work.stages for parts in stage.ends.values())
+        ahead = max(milliseconds(source.max_ahead) for source in self.work.definition.sources.values())
+        for stage in self.work.stages:
+            if in_order and isinstance(stage.gate, Results):
+                ends, reader = self._results_ends[stage.name], self._readers.get(stage.name)
+                most = reader.handed_on if reader else ends[-1][1] if ends else 0
+                stage.gate.shadowed([(at_ms, min(end, most)) for at_ms, end in ends], ahead)
         if not go_on or not all(stage.live for stage in self.work.stages):
             log.warning("the lease came unexpectedly: all queries start again")
             for stage in self.work.stages:

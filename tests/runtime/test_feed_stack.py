@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,11 +17,12 @@ from streamops.clients.kafka import Ledger
 from streamops.model.definitions import InfluxSink
 from streamops.model.errors import LeaseLostError
 from streamops.model.feeds import FOR, TOTAL
-from streamops.model.records import FeedPosition, FeedSlice, Lease
+from streamops.model.records import SHADOW_RUN, FeedPosition, FeedSlice, Lease, ResultsPosition, Shadow
 from streamops.model.results import mark
 from streamops.spark import checkpoints
 from streamops.store import documents, keys
 from streamops.store.object_store import ObjectStore
+from streamops.versions.fingerprints import Window
 from streamops_runtime.feed import Feed
 from streamops_runtime.results import Results
 
@@ -161,3 +163,34 @@ def test_what_was_given_before_a_commit_is_handed_on_however_late_it_is_read(sta
     finally:
         sink.goes_on.set()
         results.close()
+
+
+@pytest.mark.parametrize(("last_look_ms", "since"), [(75_000, 6), (65_000, 3)])
+def test_a_version_that_takes_over_reads_what_it_gave_of_windows_that_are_not_written(stack, job, last_look_ms, since):
+    """Not all that it has given since it began beside the old one, which may be a matter of minutes."""
+    store, servers, now_ms = ObjectStore(stack), stack.kafka_bootstrap_servers, int(time.time() * 1000)
+    lease = Lease(job=job, epoch=2, launch="l", deployment=2)
+    results = Results(job, "counts", servers, store, [], lambda: None, lambda: lease, deployment=2)
+    results.know(Window(kind="tumbling", time="t", size_us=1_000_000, slide_us=1_000_000))
+    old = ResultsPosition(job=job, stage="counts", deployment=1, epoch=1, run=1, reached={0: now_ms, 1: now_ms + 500})
+    documents.write(store, keys.results(job, "counts"), old)
+    documents.write(store, keys.shadow(job, "counts"), Shadow(job=job, stage="counts", deployment=2, epoch=2, since=2))
+    producer = confluent_kafka.Producer({"bootstrap.servers": servers})
+    ledger = Ledger(stack)
+    ledger.ensure_topic(results.topic)
+    for number in range(8):
+        value = mark(2, SHADOW_RUN) + b"0 " + json.dumps(row("a", now_ms + number, 1)).encode()
+        producer.produce(results.topic, value, f"{now_ms + number}\x01a".encode(), partition=0)
+    assert producer.flush(30) == 0
+    results.shadowed([(now_ms - 100_000, 3), (now_ms - last_look_ms, 6)], 10_000)
+    results.open()
+    try:
+        results.settle()
+        wait_for(lambda: results.settled, 60, "the end of the topic")
+        results.allow(2, SHADOW_RUN, kept=True)
+        found = documents.read(store, keys.results(job, "counts"), ResultsPosition)
+        assert found is not None
+        assert (found.value.deployment, found.value.run, found.value.offset) == (2, SHADOW_RUN, since)
+    finally:
+        results.close()
+        ledger.close()
