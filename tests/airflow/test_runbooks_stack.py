@@ -187,7 +187,7 @@ def test_retention_removes_the_surplus_and_keeps_what_is_pinned(airflow, running
         marks.pin(job.store, job.name, "pinned", "an audit", "ada")
         asked = log(airflow, run_to_end(airflow, "apply_retention", {"job": job.name}), "apply_retention")
         assert f"{job.name}/surplus would be removed: not kept by last 2" in asked
-        assert len(snapshots.list(job.store, job.name)) == 4
+        assert "surplus" in {manifest.name for manifest in snapshots.list(job.store, job.name)}
         run = run_to_end(airflow, "apply_retention", {"job": job.name, "apply": True})
     told = log(airflow, run, "apply_retention")
     assert run.state == "success", told
