@@ -220,3 +220,14 @@ def test_a_reader_cannot_be_filled_again_beside_one_that_has_to_be_kept() -> Non
         "one": ("kept", False),
         "other": ("starts empty", True),
     }
+
+
+def test_one_more_aggregate_is_filled_again_where_the_ledger_has_the_events_and_else_refused() -> None:
+    more = Aggregate(function="count", text="count(1)", buffer=(Slot(type="bigint", nullable=False),))
+    before, (found,) = stage(window(1)), stage(window(1)).operators
+    wider = found.model_copy(update={"aggregates": (*found.aggregates, more)})
+    after = stage(window(1), operators=(wider,))
+    assert outcomes({"s": before}, {"s": after}) == {"s": "refilled"}
+    assert [item.outcome for item in verdicts({"s": before}, {"s": after})] == ["incompatible"]
+    another = stage(window(1), operators=(wider.model_copy(update={"kind": "deduplication"}),))
+    assert outcomes({"s": before}, {"s": another}) == {"s": "incompatible"}

@@ -197,7 +197,9 @@ def continued(
     reasons = tuple(dict.fromkeys(item.reason for item in findings))
     same = old and new and (set(new.sources) <= set(old.sources) or old.reads != new.reads)
     reach = refill.reach_ms(new, ledger or {}) if new and same else None
-    if reach and worst in ("kept with caveat", "starts empty") and any(item.refill for item in findings):
+    # State that Spark would refuse is left behind as well as any other, unless something else forbids the upgrade.
+    cured = any(item.refill for item in findings) and worst in ("kept with caveat", "starts empty", "incompatible")
+    if reach and cured and all(item.refill for item in findings if item.outcome == "incompatible"):
         consequence = _REFILLED.format(reach=length(reach * 1000))
         return Verdict(stage=stage, outcome="refilled", reasons=reasons, consequence=consequence)
     return Verdict(
@@ -362,7 +364,8 @@ def _aggregates(old: Operator, new: Operator) -> Iterable[_Finding]:
     before = [slot for item in old.aggregates for slot in item.buffer]
     after = [slot for item in new.aggregates for slot in item.buffer]
     if before != after:
-        yield _no(f"The aggregates' buffers differ: {_buffers(new.aggregates)} instead of {_buffers(old.aggregates)}.")
+        reason = f"The aggregates' buffers differ: {_buffers(new.aggregates)} instead of {_buffers(old.aggregates)}."
+        yield _no(reason, refill=True)
         return
     if [len(item.buffer) for item in old.aggregates] != [len(item.buffer) for item in new.aggregates]:
         yield _no(f"The aggregates are {_texts(new.aggregates)} instead of {_texts(old.aggregates)}.")
@@ -437,8 +440,8 @@ def _mixes(operator: Operator, reason: str) -> _Finding:
     return _caveat(reason, until)
 
 
-def _no(reason: str) -> _Finding:
-    return _Finding(outcome="incompatible", reason=reason, consequence=_ANOTHER_NAME)
+def _no(reason: str, *, refill: bool = False) -> _Finding:
+    return _Finding(outcome="incompatible", reason=reason, consequence=_ANOTHER_NAME, refill=refill)
 
 
 def _caveat(reason: str, consequence: str) -> _Finding:
