@@ -129,7 +129,6 @@ def test_a_run_marked_failed_before_its_first_task_is_failed_and_holds_nothing(a
 
 
 NOT_CONTINUED = {
-    "buffer": ({'F.sum("price")': 'F.count("price")'}, "buffers differ", ["avg_1s", "avg_1m", "vol_1s"]),
     "renamed": ({"avg_1s": "second"}, "name the stages in accept_loss: avg_1s", ["avg_1m", "vol_1s"]),
     "sessions": ({'F.window("time", "1 second"), "symbol"': 'F.session_window("time", "1 second"), "symbol"',
                   '"window.end"': '"session_window.end"'}, "became a session window", ["avg_1m", "vol_1s"]),
