@@ -32,7 +32,7 @@ with DAG(
     tags=["streamops", "snapshots", "scheduled"],
     params={
         "job": forms.optional_job("Only this job; empty for all."),
-        "apply": forms.flag("Apply", "Remove and free; unticked, it only says what it would do."),
+        "apply": forms.flag("Apply", "Remove and free; unticked, only say what would be done. The daily run applies."),
     },
     **{**runs.DAG_ARGS, "max_active_runs": 1},
 ) as dag:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from streamops_runtime.work import Work
 
 SHORT_S = 8.0  # a round of batches that leaves little to read
-LEVEL_S = 5.0  # behind the end of its sources, right after a commit, during which nothing is read
+LEVEL_S = 2.0  # behind the end of its sources, right after a commit
 FEW = 100  # rows, which are no lag
 
 LOOK_S = 2.0  # between two looks at where the results topics end
@@ -106,7 +106,6 @@ class ShadowRun:
                 self._go_on(stage)
             elif stage.live and self.work.measure(stage):
                 stage.phase = Phase.LEVEL if self._is_level(stage) else Phase.SHADOW
-
         if time.monotonic() - self._looked > LOOK_S:
             self._looked = time.monotonic()
             self._note_ends()
@@ -143,9 +142,10 @@ class ShadowRun:
         ahead = max(milliseconds(source.max_ahead) for source in self.work.definition.sources.values())
         for stage in self.work.stages:
             if in_order and isinstance(stage.gate, Results):
-                ends, reader = self._results_ends[stage.name], self._readers.get(stage.name)
-                most = reader.handed_on if reader else ends[-1][1] if ends else 0
-                stage.gate.shadowed([(at_ms, min(end, most)) for at_ms, end in ends], ahead)
+                ends = self._results_ends[stage.name]
+                if reader := self._readers.get(stage.name):
+                    ends = [(at_ms, min(end, reader.handed_on)) for at_ms, end in ends]
+                stage.gate.shadowed(ends, ahead)
         if not go_on or not all(stage.live for stage in self.work.stages):
             log.warning("the lease came unexpectedly: all queries start again")
             for stage in self.work.stages:

@@ -29,8 +29,9 @@ def test_a_round_that_is_as_long_as_the_one_before_is_the_last() -> None:
 
 
 def test_a_stage_is_level_once_a_commit_leaves_some_seconds_to_read() -> None:
-    assert is_level(49_000, 10_000)
-    assert not is_level(51_000, 10_000)
+    assert is_level(15_000, 10_000)
+    assert not is_level(21_000, 10_000)
+    assert not is_level(30_000, 10_000)
 
 
 def test_few_rows_are_no_lag_where_little_comes() -> None:

@@ -17,7 +17,7 @@ from streamops.model.errors import NotFoundError, SnapshotRefusedError
 from streamops.model.feeds import continued
 from streamops.model.records import Deployment, FeedPosition, FeedSlice, Offsets, ResultsPosition
 from streamops.operations.ports import LedgerPort
-from streamops.store import documents, keys
+from streamops.store import documents, jobs, keys
 from streamops.store.object_store import ObjectStore
 
 _MOST_PENDING = 1_000_000  # results that were not written yet
@@ -80,19 +80,7 @@ class Feeds:
 
     def _pending(self, job: str, stage: str) -> tuple[str, ...]:
         """The newest value of each point that was given and not handed on."""
-        position = self._position(job, stage)
-        while position is not None:
-            try:
-                return self._given(position)
-            except NotFoundError:  # what has been written since may be deleted already
-                before, position = position, self._position(job, stage)
-                if position == before:
-                    raise
-        return ()
-
-    def _position(self, job: str, stage: str) -> ResultsPosition | None:
-        found = documents.read(self.store, keys.results(job, stage), ResultsPosition)
-        return found.value if found else None
+        return jobs.of_waiting_results(self.store, job, stage, self._given) or ()
 
     def _given(self, position: ResultsPosition) -> tuple[str, ...]:
         job, stage = position.job, position.stage

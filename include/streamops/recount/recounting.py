@@ -25,7 +25,7 @@ from streamops.recount.report import Comparison, Measured, Report, moment, verdi
 from streamops.recount.windows import Windows
 from streamops.settings import Settings
 from streamops.spark import checkpoints
-from streamops.store import documents, keys, quarantine
+from streamops.store import documents, jobs, keys, quarantine
 from streamops.store.object_store import ObjectStore
 from streamops.store.waiting import until
 from streamops.versions import artifacts
@@ -284,18 +284,16 @@ class _Planner:
         topic = keys.results_topic(job, stage)
         end = self.ledger.end_offsets(topic)["0"]
 
-        def left() -> int:
-            found = documents.read(self.store, keys.results(job, stage), ResultsPosition)
-            position = found.value if found else ResultsPosition(job=job, stage=stage)
+        def over(position: ResultsPosition) -> int:
             waiting = (item for some in self.ledger.messages(topic, 0, position.offset, end) for item in some)
-            try:
-                return sum(
-                    position.counts(item.offset() or 0, item.value() or b"")
-                    and results.time_ms(item.key() or b"0") <= until_ms
-                    for item in waiting
-                )
-            except NotFoundError:  # written meanwhile, and deleted: what is left is seen from a later position
-                return 1
+            return sum(
+                position.counts(item.offset() or 0, item.value() or b"")
+                and results.time_ms(item.key() or b"0") <= until_ms
+                for item in waiting
+            )
+
+        def left() -> int:
+            return jobs.of_waiting_results(self.store, job, stage, over) or 0
 
         if (missing := until(left, RESULTS_S, 0.5, lambda left: left <= 0)) > 0:
             raise UnreachableError(

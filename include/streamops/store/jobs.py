@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from typing import TypeVar
 
 from streamops.model.definitions import Definition
 from streamops.model.errors import DamagedError, NotFoundError, OvertakenError, RefusedError
 from streamops.model.manifest import Manifest
 from streamops.model.names import JOB_ID, checked
-from streamops.model.records import Control, Deployment, DriverStatus, JobRecord, Lease, Offsets, StageStart
+from streamops.model.records import (
+    Control,
+    Deployment,
+    DriverStatus,
+    JobRecord,
+    Lease,
+    Offsets,
+    ResultsPosition,
+    StageStart,
+)
 from streamops.store import documents, keys
 from streamops.store.object_store import ObjectStore
+
+T = TypeVar("T")
 
 
 def names(store: ObjectStore) -> list[str]:
@@ -200,3 +212,22 @@ def starts(
         read = {source: begun.get(source) or lowest.get(source, {}) for source in sources}
         found[name] = StageStart(since_deployment=number, offsets=read)
     return found | dict(refilled or {})
+
+
+def of_waiting_results(store: ObjectStore, job: str, stage: str, read: Callable[[ResultsPosition], T]) -> T | None:
+    """What ``read`` makes of a stage's results that are not written yet; None if it never had any.
+
+    The driver writes on meanwhile, and lets Kafka delete what is written: then it is read again, from the new position.
+
+    Raises:
+        NotFoundError: they are gone, and nobody has written them.
+    """
+    before = None
+    while found := documents.read(store, keys.results(job, stage), ResultsPosition):
+        try:
+            return read(found.value)
+        except NotFoundError:
+            if found.value == before:
+                raise
+            before = found.value
+    return None

@@ -99,6 +99,7 @@ class RetentionOperator(JobsOperator):
             for verdict in planned.verdicts:
                 what = "kept" if verdict.keep else "would be removed"
                 self.log.info("%s/%s %s: %s", job, verdict.name, what, verdict.why)
+            self.log.info("Nothing was touched; tick Apply to have it done")
             return {"would_remove": [verdict.name for verdict in planned.verdicts if not verdict.keep]}
         try:
             done = self.hook.prune(job)
