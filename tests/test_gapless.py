@@ -47,10 +47,28 @@ def test_stages_in_real_time_whose_state_is_kept_are_taken_over_without_a_gap() 
     assert why(old=READING, new=READING) == ""
 
 
+def test_what_ran_in_batches_is_taken_over_also_where_its_state_is_filled_again() -> None:
+    counted = LIVE_JOB.replace(
+        "measurement: second}}]", "measurement: second}}], recount: {source: trades, window: 1 s}"
+    )
+    batches = counted.replace("mode: realtime, output: update", "mode: batch, output: append")
+    filled = KEPT | {"second": "refilled"}
+    assert why(old=batches, new=counted) == ""
+    assert why(old=batches, new=counted, outcomes=filled) == ""
+    assert "second is not kept" in why(old=counted, new=counted, outcomes=filled)  # results wait, of the old state
+    other = counted.replace("window: 1 s", "window: 2 s")
+    assert "second is not kept" in why(old=batches, new=other, outcomes=filled)  # it would write others over the old
+
+
+def test_a_stage_that_is_new_is_taken_in() -> None:
+    old = LIVE_JOB[: LIVE_JOB.index("  minute:")] + LIVE_JOB[LIVE_JOB.index("resources:") :]
+    assert why(old=old, outcomes={"second": "kept", "minute": "starts empty"}) == ""
+
+
 @pytest.mark.parametrize(
     ("changed", "says"),
     [
-        ({"old": LIVE_JOB.replace("mode: auto", "mode: batch")}, "minute of v3 runs in batches"),
+        ({"new": LIVE_JOB.replace("mode: auto", "mode: batch")}, "minute of v3 runs in batches"),
         ({"outcomes": KEPT | {"second": "refilled"}}, "state of second is not kept"),
         ({"old": LIVE_JOB.replace("minute:", "hour:"), "outcomes": KEPT}, "has no stage hour"),
         ({"new": LIVE_JOB.replace("state_partitions: 2", "state_partitions: 3")}, "another number of partitions"),

@@ -77,6 +77,13 @@ def needed_since(since: int, ends: Iterable[tuple[int, int]], safe_ms: int) -> i
     return max([since, *(offset for at_ms, offset in ends if at_ms <= safe_ms)])
 
 
+def end_of_results(ledger: Ledger, job: str, stage: str) -> int:
+    """Where a stage's results topic ends; it is made if it is not there. Raises UnreachableError."""
+    topic = keys.results_topic(job, stage)
+    ledger.ensure_topic(topic, config=_TOPIC)
+    return ledger.end_offsets(topic)["0"]
+
+
 class Held:
     """Points that wait to be written: the newest value of each. Times in milliseconds since the epoch.
 
@@ -236,6 +243,7 @@ class Results:
         self._waiting: Shadow | None = None  # results of this deployment that were given before it might write
         self._ends: Sequence[tuple[int, int]] = ()  # when (ms) the topic ended where, while they were given
         self._future_ms = 0  # how far ahead of the present an event may be
+        self._written_ms: int | None = None  # up to there a version in batches has written its windows
         self._again = False  # the topic is to be read again from the position on
         self._position = ResultsPosition(job=job, stage=stage)
         self._saving = threading.Lock()
@@ -280,14 +288,16 @@ class Results:
             self._ahead_ms = self._window_ms
         self._points = self._none()
 
-    def shadowed(self, ends: Sequence[tuple[int, int]], future_ms: int) -> None:
+    def shadowed(self, ends: Sequence[tuple[int, int]], future_ms: int, written_ms: int | None) -> None:
         """Tell what the queries of this run were seen to do before they might write.
 
         Args:
             ends: when (in milliseconds since the epoch, just after) the topic ended where; the oldest first.
             future_ms: how far ahead of the present an event may be.
+            written_ms: the version before has written the windows that end by then; None where it wrote through the
+                topic, which tells how far it came.
         """
-        self._ends, self._future_ms = ends, future_ms
+        self._ends, self._future_ms, self._written_ms = ends, future_ms, written_ms
 
     def look_back(self, watermark_ms: int | None, read: int) -> None:
         """Keep no more of the feed than what may change or is unread: the stage has committed this watermark."""
@@ -340,12 +350,15 @@ class Results:
         # An event of the future holds nothing up.
         latest = int(self._clock() * 1000) + max(self._ahead_ms, self._window_ms)
         with self._holding:
-            points = self._points if kept else self._none()
+            points = self._points if kept and self._written_ms is None else self._none()
             reached = {part: min(at, latest) for part, at in points.reached.items()}
             offset, last = points.first_offset(self._next), self._position
             waiting = self._waiting if kept else None
-            if waiting and (epoch, run) == (waiting.epoch, waiting.run) and self._window_ms and reached:
+            written_ms = self._written_ms
+            if written_ms is None and reached:
                 written_ms = min(reached.values()) - self._ahead_ms
+            goes_on = waiting is not None and (epoch, run) == (waiting.epoch, waiting.run)
+            if waiting and goes_on and self._window_ms and written_ms is not None:
                 safe_ms = written_ms - self._window_ms - self._future_ms - UNSURE_MS
                 waiting = waiting.model_copy(update={"since": needed_since(waiting.since, self._ends, safe_ms)})
                 log.info("%s: results of the shadow are read from %s on, of %s", self.stage, waiting.since, self._next)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -23,13 +24,14 @@ from streamops.model.records import SHADOW_RUN, Shadow
 from streamops.spark import checkpoints
 from streamops.store import documents, keys
 from streamops_runtime import code, stages
-from streamops_runtime.results import Results
-from streamops_runtime.stages import Phase, RunningStage
+from streamops_runtime.results import Results, end_of_results
+from streamops_runtime.stages import Phase, RunningStage, far
 
 if TYPE_CHECKING:
     from streamops_runtime.work import Work
 
 SHORT_S = 8.0  # a round of batches that leaves little to read
+_SHORTER = 0.9  # of the shortest round
 LEVEL_S = 2.0  # behind the end of its sources, right after a commit
 FEW = 100  # rows, which are no lag
 
@@ -59,9 +61,9 @@ class ShadowRun:
         notes = {}
         for stage in work.stages:
             at = checkpoints.position(work.store, keys.stage(job, number, epoch, stage.name))
-            if at is None or at.batch != begun.get(stage.name):
+            if at and at.batch != begun.get(stage.name):
                 raise UnhealthyError(f"Deployment {number} of {job} has run in shadow before; it is not continued.")
-            since = work.ledger.end_offsets(keys.results_topic(job, stage.name))["0"]
+            since = end_of_results(work.ledger, job, stage.name)
             notes[stage.name] = Shadow(job=job, stage=stage.name, deployment=number, epoch=epoch, since=since)
             documents.write(work.store, keys.shadow(job, stage.name), notes[stage.name])
         for name in work.definition.feeding:
@@ -70,7 +72,7 @@ class ShadowRun:
             reader.open()
         for stage in work.stages:
             stage.run, stage.ends = SHADOW_RUN, work.ends(stage)
-        self._took: dict[str, float] = {}  # stage -> its last round of batches, in seconds
+        self._rounds: dict[str, list[float]] = {stage.name: [] for stage in work.stages}  # of batches, in seconds
         self._results_ends: dict[str, list[tuple[int, int]]] = {stage.name: [] for stage in work.stages}
         self._looked = 0.0
         for stage in work.stages:
@@ -105,7 +107,7 @@ class ShadowRun:
             elif stage.finished:
                 self._go_on(stage)
             elif stage.live and self.work.measure(stage):
-                stage.phase = Phase.LEVEL if self._is_level(stage) else Phase.SHADOW
+                self._judge(stage)
         if time.monotonic() - self._looked > LOOK_S:
             self._looked = time.monotonic()
             self._note_ends()
@@ -119,21 +121,31 @@ class ShadowRun:
 
     def _go_on(self, stage: RunningStage) -> None:
         """Begin a stage's next round, or go live."""
-        took, before = time.monotonic() - stage.began, self._took.get(stage.name, float("inf"))
-        self._took[stage.name] = took
-        log.info("stage %s: a round of batches took %.1f s", stage.name, took)
-        self._start(stage, Phase.CATCHING_UP if another_round(took, before) else Phase.SHADOW)
+        rounds = self._rounds[stage.name]
+        rounds.append(time.monotonic() - stage.began)
+        log.info("stage %s: a round of batches took %.1f s", stage.name, rounds[-1])
+        self._start(stage, Phase.CATCHING_UP if another_round(rounds) else Phase.SHADOW)
 
-    def _is_level(self, stage: RunningStage) -> bool:
-        """Whether a live stage reads the present, as its last commit shows."""
-        rate = self.work.progress[stage.name].status.input_rate
-        log.info("stage %s is %s rows behind, of %.0f that come a second", stage.name, stage.lag, rate)
-        return is_level(stage.lag, rate)
+    def _judge(self, stage: RunningStage) -> None:
+        """Say whether a live stage reads the present, as its last commit shows; one that will not get there in time
+        goes back to batches, unless another one takes its results as they come already.
+        """
+        status = self.work.progress[stage.name].status
+        log.info("stage %s is %s rows behind, of %.0f that come a second", stage.name, stage.lag, status.input_rate)
+        stage.phase = Phase.LEVEL if is_level(stage.lag, status.input_rate) else Phase.SHADOW
+        read = any(stage in self._reads(other) and not other.held for other in self.work.stages)
+        first = status.commits == stage.committed + 1  # it takes in what had gathered before
+        if not (read or first) and far(stage.lag, status.processed_rate):
+            stages.end(stage)
+            self._rounds[stage.name].clear()
+            self._start(stage, Phase.CATCHING_UP)
 
-    def end(self, *, go_on: bool) -> None:
+    def end(self, written_ms: Mapping[str, int], *, go_on: bool) -> None:
         """The version may write from now on.
 
         Args:
+            written_ms: stage -> the windows that end by then were written, of those that the version before ran in
+                batches; in milliseconds since the epoch.
             go_on: queries that are live go on; otherwise all end, because an unexpected driver took the lease before.
         """
         for reader in self._readers.values():
@@ -145,7 +157,7 @@ class ShadowRun:
                 ends = self._results_ends[stage.name]
                 if reader := self._readers.get(stage.name):
                     ends = [(at_ms, min(end, reader.handed_on)) for at_ms, end in ends]
-                stage.gate.shadowed(ends, ahead)
+                stage.gate.shadowed(ends, ahead, written_ms.get(stage.name))
         if not go_on or not all(stage.live for stage in self.work.stages):
             log.warning("the lease came unexpectedly: all queries start again")
             for stage in self.work.stages:
@@ -153,13 +165,17 @@ class ShadowRun:
                 stage.query, stage.run, stage.held = None, 0, False
 
 
-def another_round(took_s: float, before_s: float) -> bool:
-    """Whether one more round of batches is worth it: the last one was long, and shorter than the one before.
+def another_round(rounds: Sequence[float]) -> bool:
+    """Whether one more round of batches is worth it: the last one was long, and they do become shorter.
 
     Args:
-        before_s: what the round before it took; infinite if there was none.
+        rounds: how long each took, in seconds. One that was no shorter may have been disturbed; a second is the end.
     """
-    return SHORT_S < took_s < before_s
+    best, in_vain = float("inf"), 0
+    for took in rounds:
+        in_vain = 0 if took < _SHORTER * best else in_vain + 1
+        best = min(best, took)
+    return rounds[-1] > SHORT_S and in_vain < 2
 
 
 def is_level(lag: int, rate: float) -> bool:

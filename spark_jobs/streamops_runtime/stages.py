@@ -25,6 +25,8 @@ from streamops_runtime.sources import accepted
 from streamops_runtime.streams import Places, raw_stream
 
 LIVE_BATCH = "10 seconds"  # between two commits in real time; results pause while one is made
+FAR_S = 30.0  # of reading at its present pace: a live stage that is so far behind gets there sooner in batches
+FEW_ROWS = 100.0  # a second; one that reads fewer is not judged by them
 
 log = logging.getLogger("stages")
 
@@ -93,6 +95,11 @@ def forgive(stages: Iterable[RunningStage], commits: Mapping[str, int]) -> None:
     for stage in stages:
         if commits[stage.name] > stage.commits:
             stage.restarts = 0
+
+
+def far(lag: int, rate: float) -> bool:
+    """Whether a live stage is too far behind to get there in real time: rows left to read, and rows read a second."""
+    return lag > FAR_S * max(rate, FEW_ROWS)
 
 
 def build(

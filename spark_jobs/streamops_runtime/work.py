@@ -48,7 +48,7 @@ from streamops_runtime.plan_walk import windows
 from streamops_runtime.results import Results, encoded
 from streamops_runtime.shadow import ShadowRun
 from streamops_runtime.sinks import open_sinks
-from streamops_runtime.stages import Phase, RunningStage
+from streamops_runtime.stages import Phase, RunningStage, far
 from streamops_runtime.status import ProgressListener, StageProgress
 from streamops_runtime.streams import Places, read_faults
 
@@ -63,8 +63,6 @@ STOP_S = 120.0
 MOST_RESTARTS = 5
 RELAUNCH = 75
 NEAR_S = 60.0  # a stage that caught up in this time goes live; the rest it reads there, and faster than it arrives
-FAR_S = 30.0  # of reading at its present pace: a live stage that is so far behind gets there sooner in batches
-FEW_ROWS = 100.0  # a second; one that reads fewer is not judged by them
 HOLD_S = 12.0  # how long the other stages of a cold driver wait for the first one's first results
 
 # No retry cures these: the state in the checkpoint is not this version's.
@@ -258,7 +256,7 @@ class Work:
         job, number, epoch = self.launch.job, self.launch.deployment, held.value.epoch
         names = list(self.definition.stages)
         if self.shadow:
-            self.shadow.end(go_on=self.shadow.epoch == epoch)
+            self.shadow.end(driver.patiently(self._written_in_batches), go_on=self.shadow.epoch == epoch)
             self.shadow = None
         self.continued = driver.patiently(
             lambda: checkpoints.prepare_epoch(self.store, job, number, epoch, names, log.info)
@@ -293,6 +291,19 @@ class Work:
             for results in self._results():
                 results.close()
             self.ledger.close()
+
+    def _written_in_batches(self) -> dict[str, int]:
+        """Stage -> the windows that end by then were written, of those that the version before ran in batches.
+
+        In milliseconds since the epoch. A batch that it still writes may end later: then it is written twice.
+        """
+        job, number = self.launch.job, self.deployment.from_deployment
+        if number is None or (epoch := checkpoints.current_epoch(self.store, job, number)) is None:
+            return {}
+        before = artifacts.load_manifest(self.store, job, jobs.deployment(self.store, job, number).version)
+        batches = [name for name, stage in before.definition.stages.items() if not stage.realtime]
+        tails = {name: checkpoints.position(self.store, keys.stage(job, number, epoch, name)) for name in batches}
+        return {name: (tail.watermark_ms if tail else None) or 0 for name, tail in tails.items()}
 
     def _write_leftovers(self, driver: Driver, held: Versioned[Lease]) -> Versioned[Lease]:
         """Write what a version whose stage ran in real time had given, and not written before it ended.
@@ -662,11 +673,6 @@ class Work:
                 return False
             time.sleep(0.02)
         return True
-
-
-def far(lag: int, rate: float) -> bool:
-    """Whether a live stage is too far behind to get there in real time: rows left to read, and rows read a second."""
-    return lag > FAR_S * max(rate, FEW_ROWS)
 
 
 def _reach(offsets: Offsets, ends: Offsets) -> bool:

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from math import inf
-
 from streamops_runtime.results import needed_since
 from streamops_runtime.shadow import another_round, is_level
 
 
 def rounds(*seconds: float) -> int:
     """How many rounds of batches are begun, of which each takes so long."""
-    before, begun = inf, 1
-    for took in seconds:
-        if not another_round(took, before):
-            return begun
-        before, begun = took, begun + 1
-    return begun
+    for number in range(1, len(seconds) + 1):
+        if not another_round(seconds[:number]):
+            return number
+    return len(seconds) + 1
 
 
 def test_rounds_of_batches_follow_each_other_while_they_grow_shorter() -> None:
@@ -23,9 +19,13 @@ def test_rounds_of_batches_follow_each_other_while_they_grow_shorter() -> None:
     assert rounds(52, 32, 20, 13, 7.5) == 5
 
 
-def test_a_round_that_is_as_long_as_the_one_before_is_the_last() -> None:
-    assert rounds(40, 40, 38) == 2
-    assert rounds(52, 40, 41, 20) == 3
+def test_one_round_that_was_disturbed_is_not_the_last() -> None:
+    assert rounds(41.6, 27.4, 18.0, 24.8, 12.0, 7.9) == 6
+
+
+def test_the_second_round_in_vain_is_the_last() -> None:
+    assert rounds(40, 40, 38, 20) == 3
+    assert rounds(52, 40, 41, 37, 20) == 4
 
 
 def test_a_stage_is_level_once_a_commit_leaves_some_seconds_to_read() -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from streamops_runtime.stages import RunningStage, forgive
-from streamops_runtime.work import far
+from streamops_runtime.stages import RunningStage, far, forgive
 
 NO_GATE: Any = None
 

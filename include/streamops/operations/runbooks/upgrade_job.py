@@ -61,7 +61,7 @@ class UpgradeJob(NewVersion, Stops):
         Field(
             description="stop_and_restart: the old version stops, its state is exported, the new one starts from it. "
             "gapless: the new version runs beside it, without writing, and takes over once it has read all there is; "
-            "for stages in real time that keep their state."
+            "for versions all of whose stages run in real time."
         ),
     ] = "stop_and_restart"
     standby: Standby = True
@@ -151,10 +151,9 @@ def why_not_gapless(
         outcomes: of each stage of the new version, what becomes of its state.
         room_for: whether the cluster holds one more driver of a version.
     """
-    for version in (old, new):
-        if batches := [name for name, stage in version.stages.items() if not stage.realtime]:
-            return f"{', '.join(batches)} of {version.version} runs in batches"
-    if changed := [name for name in new.stages if outcomes.get(name) != "kept"]:
+    if batches := [name for name, stage in new.stages.items() if not stage.realtime]:
+        return f"{', '.join(batches)} of {new.version} runs in batches"
+    if changed := [name for name in new.stages if not _goes_on(name, old, new, outcomes.get(name, ""))]:
         return f"the state of {', '.join(changed)} is not kept as it is"
     if gone := sorted(old.stages.keys() - new.stages.keys()):
         return f"{new.version} has no stage {', '.join(gone)}"
@@ -163,6 +162,18 @@ def why_not_gapless(
     if not asked.standby:
         return "no standby was asked for"
     return "" if room_for(new) else "there is no room for a second driver beside the one that runs"
+
+
+def _goes_on(name: str, old: Definition, new: Definition, outcome: str) -> bool:
+    """Whether a stage may go on beside the old version with what the verdict makes of its state.
+
+    One that is filled again gives once more what the old version has written meanwhile, so it must give the same, as its
+    ``recount`` says. Of an old one in batches nothing waits to be written that the new one would have to know.
+    """
+    before, after = old.stages.get(name), new.stages[name]
+    if before is None or outcome == "kept":
+        return True
+    return outcome == "refilled" and not before.realtime and after.recount == before.recount is not None
 
 
 def reserve(context: StepContext) -> Reserved:
