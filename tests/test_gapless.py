@@ -49,14 +49,15 @@ def test_stages_in_real_time_whose_state_is_kept_are_taken_over_without_a_gap() 
 
 def test_what_ran_in_batches_is_taken_over_also_where_its_state_is_filled_again() -> None:
     counted = LIVE_JOB.replace(
-        "measurement: second}}]", "measurement: second}}], recount: {source: trades, window: 1 s}"
+        "measurement: second}}]",
+        "measurement: second}}], recount: {source: trades, aggregate: count, window: 1 second}",
     )
     batches = counted.replace("mode: realtime, output: update", "mode: batch, output: append")
     filled = KEPT | {"second": "refilled"}
     assert why(old=batches, new=counted) == ""
     assert why(old=batches, new=counted, outcomes=filled) == ""
     assert "second is not kept" in why(old=counted, new=counted, outcomes=filled)  # results wait, of the old state
-    other = counted.replace("window: 1 s", "window: 2 s")
+    other = counted.replace("window: 1 second", "window: 2 seconds")
     assert "second is not kept" in why(old=batches, new=other, outcomes=filled)  # it would write others over the old
 
 

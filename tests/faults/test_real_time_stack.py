@@ -77,8 +77,10 @@ def lasting(stack, operator, tmp_path) -> Iterator[FreshJob]:
 
 @pytest.fixture
 def small(stack, operator, tmp_path) -> Iterator[FreshJob]:
-    """``avg_1s`` and ``avg_1m``, which reads it, so small that a second driver has room; ``again`` is the same."""
-    yield from begun(stack, operator, tmp_path, {"small": ("v3", SMALL), "again": ("v3", SMALL)})
+    """``avg_1s`` and ``avg_1m`` in batches, so small that a second driver has room; ``small`` and ``again`` are live."""
+    yield from begun(
+        stack, operator, tmp_path, {"final": ("v2", SMALL), "small": ("v3", SMALL), "again": ("v3", SMALL)}
+    )
 
 
 @pytest.fixture
@@ -221,10 +223,18 @@ def goes_on(job: FreshJob) -> None:
 
 
 def test_a_version_takes_over_without_a_gap(small, operator):
-    """It has run beside the old one on a copy of its state, with stages that read each other."""
+    """It has run beside the old one, in batches or live, with stages that read each other; its state was filled again,
+    or is a copy of the old one's.
+    """
     job = small
-    is_live(job)
+    wait_for(lambda: job.read() > 30_000, 180, "a minute of trades")
     start, from_ms = mark(job), int(time.time() * 1000)
+    done = operator.run("upgrade_job", job.name, version="small", snapshot="final", strategy="gapless")
+    assert set(done.facts("check")["outcomes"].values()) == {"refilled"}
+    is_live(job)
+    invariant(job, start)
+    assert not any(measured.partial for measured in job.recount().measurements)
+
     done = operator.run("upgrade_job", job.name, version="again", snapshot="switch", strategy="gapless")
     assert job.runs("again")
     assert done.facts("keep")["snapshot"] == "switch"

@@ -167,8 +167,8 @@ def why_not_gapless(
 def _goes_on(name: str, old: Definition, new: Definition, outcome: str) -> bool:
     """Whether a stage may go on beside the old version with what the verdict makes of its state.
 
-    One that is filled again gives once more what the old version has written meanwhile, so it must give the same, as its
-    ``recount`` says. Of an old one in batches nothing waits to be written that the new one would have to know.
+    One that is filled again gives once more what the old version has written meanwhile, so it must give the same, as
+    its ``recount`` says. Of an old one in batches nothing waits to be written that the new one would have to know.
     """
     before, after = old.stages.get(name), new.stages[name]
     if before is None or outcome == "kept":
