@@ -77,7 +77,7 @@ def lasting(stack, operator, tmp_path) -> Iterator[FreshJob]:
 
 @pytest.fixture
 def small(stack, operator, tmp_path) -> Iterator[FreshJob]:
-    """``avg_1s`` and ``avg_1m``, so small that a second driver has room: in batches, and ``small`` and ``again`` live."""
+    """``avg_1s`` and ``avg_1m``, so small that a second driver has room; all but the first are live."""
     yield from begun(
         stack, operator, tmp_path, {"final": ("v2", SMALL), "small": ("v3", SMALL), "again": ("v3", SMALL)}
     )
