@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -40,7 +40,6 @@ FIRST_S = 15.0  # in which a query gives its first result, unless there is nothi
 AGAIN_S = 60.0  # the same of one that reads again what another had read
 QUIET_S = 0.2  # without a result, the clock decides which windows are over
 HANDED_S = 2.0  # the same of a stage that reads another: by then it has taken in what was handed on
-UNSURE_MS = 60_000  # between clocks, and between what a writer has passed and what it has written
 MOST_HELD = 200_000  # points that wait to be written
 _TAKEN = 2000  # results at once
 _TOPIC = {"retention.ms": "-1", "cleanup.policy": "delete", "segment.bytes": str(64 << 20)}
@@ -62,19 +61,6 @@ class _Newest(NamedTuple):
 
     offset: int
     value: bytes
-
-
-def needed_since(since: int, ends: Iterable[tuple[int, int]], safe_ms: int) -> int:
-    """From where on the results of a shadow are needed, whose first one is at ``since``.
-
-    What is not written yet is of windows that ended after what the version before has written. Where the topic ended
-    before the first event of these windows came, none of their results lies before that.
-
-    Args:
-        ends: when the topic ended where.
-        safe_ms: the first event of a window that is not written comes after that.
-    """
-    return max([since, *(offset for at_ms, offset in ends if at_ms <= safe_ms)])
 
 
 def end_of_results(ledger: Ledger, job: str, stage: str) -> int:
@@ -131,6 +117,36 @@ class Held:
         """
         self._newest = self._before = _NEVER
         self._given, self._again = {}, dict(reached)
+
+    def forget(self, until_ms: int) -> None:
+        """Drop the points up to a time."""
+        for at in [at for at in self._points if at <= until_ms]:
+            self.count -= len(self._points.pop(at))
+
+    def give_up(self, since: int) -> set[bytes]:
+        """Drop the points whose newest value is that result or a later one; their keys."""
+        keys = set()
+        for points in self._points.values():
+            dropped = {key for key, newest in points.items() if newest.offset >= since}
+            for key in dropped:
+                del points[key]
+            keys |= dropped
+        self.count -= len(keys)
+        return keys
+
+    def holds_all(self, keys: Iterable[bytes]) -> bool:
+        """Whether each of these points waits to be written."""
+        return all(key in self._points.get(time_ms(key), ()) for key in keys)
+
+    def take_in(self, others: Held) -> None:
+        """Take in points of the present run, over those that wait."""
+        for at, given in others._points.items():
+            points = self._points.setdefault(at, {})
+            self.count += len(given.keys() - points.keys())
+            points.update(given)
+        for part, at in others._given.items():
+            self._given[part] = max(self._given.get(part, _NEVER), at)
+        self._newest = max(self._newest, others._newest)
 
     def pass_on(self) -> None:
         """All that was read before is read again, whatever came of it."""
@@ -237,14 +253,14 @@ class Results:
         self._servers, self._store, self._sinks = servers, store, list(sinks)
         self._check, self._lease, self._clock = check, lease, clock
         self.feed, self._reads = feed, reads
-        self._window_ms, self._ahead_ms, self._last, self._needs = 0, 1, last, set(needs)
+        self.window_ms, self._ahead_ms, self._last, self._needs = 0, 1, last, set(needs)
         self._ledger = Ledger.at(servers)
         self._deployment, self._shadow, self._standby = deployment, shadow, standby
         self._waiting: Shadow | None = None  # results of this deployment that were given before it might write
-        self._ends: Sequence[tuple[int, int]] = ()  # when (ms) the topic ended where, while they were given
-        self._future_ms = 0  # how far ahead of the present an event may be
-        self._written_ms: int | None = None  # up to there a version in batches has written its windows
-        self._again = False  # the topic is to be read again from the position on
+        self._unwritten = self._none() if shadow else None  # what the version that may write may not have written
+        self._written_ms = _NEVER  # up to there it has
+        self._own: tuple[Held, int] | None = None  # results of this run that were read before, and the next to read
+        self._goes_on_at: int | None = None  # the next result to read, which is not the one after the last
         self._position = ResultsPosition(job=job, stage=stage)
         self._saving = threading.Lock()
         self._holding = threading.Lock()  # points that wait, between the driver's thread and this stage's own
@@ -281,27 +297,30 @@ class Results:
         """Tell by which window the stage aggregates, before it is opened; stages that it reads know theirs."""
         if window is None:
             return
-        self._window_ms = window.size_us // 1000
+        self.window_ms = window.size_us // 1000
         if self._reads is not None:
-            self._ahead_ms = self._window_ms - self._reads._window_ms
+            self._ahead_ms = self.window_ms - self._reads.window_ms
         elif window.kind == "sliding":
-            self._ahead_ms = self._window_ms
+            self._ahead_ms = self.window_ms
         self._points = self._none()
+        self._unwritten = self._none() if self._shadow else None
 
-    def shadowed(self, ends: Sequence[tuple[int, int]], future_ms: int, written_ms: int | None) -> None:
-        """Tell what the queries of this run were seen to do before they might write.
+    def passed_ms(self, reached: Mapping[int, int]) -> int:
+        """Up to when points are over where state partitions have come so far; in milliseconds since the epoch."""
+        return min(reached.values()) - self._ahead_ms if reached else _NEVER
 
-        Args:
-            ends: when (in milliseconds since the epoch, just after) the topic ended where; the oldest first.
-            future_ms: how far ahead of the present an event may be.
-            written_ms: the version before has written the windows that end by then; None where it wrote through the
-                topic, which tells how far it came.
-        """
-        self._ends, self._future_ms, self._written_ms = ends, future_ms, written_ms
+    def others_wrote(self, until_ms: int) -> None:
+        """Tell that the version that may write has come so far: in milliseconds since the epoch."""
+        self._written_ms = until_ms
+
+    def go_on(self, reader: Results) -> None:
+        """Take over from what read the results of this run while they might not be written; it is closed."""
+        if reader._unwritten is not None:
+            self._own = reader._unwritten, reader._next
 
     def look_back(self, watermark_ms: int | None, read: int) -> None:
         """Keep no more of the feed than what may change or is unread: the stage has committed this watermark."""
-        self._committed = _Committed(watermark_ms - self._window_ms if watermark_ms else None, read)
+        self._committed = _Committed(watermark_ms - self.window_ms if watermark_ms else None, read)
 
     def open(self) -> None:
         """Read on where the writer before stopped. Raises UnreachableError."""
@@ -348,33 +367,34 @@ class Results:
             LeaseLostError: a later writer has stored its own position.
         """
         # An event of the future holds nothing up.
-        latest = int(self._clock() * 1000) + max(self._ahead_ms, self._window_ms)
+        latest = int(self._clock() * 1000) + max(self._ahead_ms, self.window_ms)
         with self._holding:
-            points = self._points if kept and self._written_ms is None else self._none()
+            points, own = self._points if kept else self._none(), self._own
             reached = {part: min(at, latest) for part, at in points.reached.items()}
-            offset, last = points.first_offset(self._next), self._position
-            waiting = self._waiting if kept else None
-            written_ms = self._written_ms
-            if written_ms is None and reached:
-                written_ms = min(reached.values()) - self._ahead_ms
-            goes_on = waiting is not None and (epoch, run) == (waiting.epoch, waiting.run)
-            if waiting and goes_on and self._window_ms and written_ms is not None:
-                safe_ms = written_ms - self._window_ms - self._future_ms - UNSURE_MS
-                waiting = waiting.model_copy(update={"since": needed_since(waiting.since, self._ends, safe_ms)})
-                log.info("%s: results of the shadow are read from %s on, of %s", self.stage, waiting.since, self._next)
+            waiting, last, following = self._waiting if kept else None, self._position, self._next
             # What others gave beside a shadow it gives itself, and what they gave last may be older than its own.
-            until = min(self._next, waiting.since) if waiting else self._next
+            until = min(following, waiting.since) if waiting else following
             before = [*last.before, EarlierRun(epoch=last.epoch, run=last.run, until=until)]
-            if waiting:
-                offset = min(offset, waiting.since)
-                if (epoch, run) != (waiting.epoch, waiting.run):  # its queries have ended
-                    before.append(EarlierRun(epoch=waiting.epoch, run=waiting.run, until=self._next))
-                self._again = True
-            update = {"offset": offset, "before": tuple(before), "reached": reached, "behind": tuple(reached)}
-            self._save(deployment=self._deployment, epoch=epoch, run=run, **update)
-            self._waiting = None
+            if waiting and (epoch, run) != (waiting.epoch, waiting.run):  # its queries have ended
+                before.append(EarlierRun(epoch=waiting.epoch, run=waiting.run, until=following))
+                own = None
             points.begin_again(reached)
+            if waiting and own and own[0].holds_all(points.give_up(waiting.since)):
+                points.take_in(own[0])
+                following = own[1]
+            elif waiting:  # all that it has given
+                following = min(points.first_offset(following), waiting.since)
+                points = self._none()
+                points.begin_again(reached)
+            update = {"offset": points.first_offset(following), "before": tuple(before)}
+            self._save(
+                deployment=self._deployment, epoch=epoch, run=run, reached=reached, behind=tuple(reached), **update
+            )
+            self._waiting = self._own = None
             self._points = points
+            if waiting:
+                self._goes_on_at = following
+                log.info("%s: reads on at result %s; %s points wait", self.stage, following, points.count)
 
     def begin(self, *, live: bool) -> None:
         """Tell that a query of the run starts, in real time or in batches."""
@@ -384,11 +404,6 @@ class Results:
         """Tell that the query has committed all that the runs before can have read."""
         if self._passed is None and self._points.behind:
             self._passed = self._end_of_topic()
-
-    @property
-    def handed_on(self) -> int:
-        """The first result that may not be handed on yet."""
-        return self._position.offset
 
     def close(self) -> None:
         """End the thread; what is not written yet is still in the topic."""
@@ -423,15 +438,17 @@ class Results:
         with self._holding:
             self._points, self._next, self._goal, self._passed = self._none(), self._position.offset, None, None
             self._points.begin_again(self._position.reached)
+            self._goes_on_at = None
         self._consumer.assign([confluent_kafka.TopicPartition(self.topic, 0, self._next)])
 
     def _turn(self) -> None:
         assert self._consumer is not None
         flushed = saved = trimmed = came = time.monotonic()
         while not self._end.is_set():
-            if self._again:
-                self._again = False
-                self._rewind()
+            if self._goes_on_at is not None:
+                with self._holding:
+                    self._next, self._goes_on_at = self._goes_on_at, None
+                self._consumer.assign([confluent_kafka.TopicPartition(self.topic, 0, self._next)])
             messages = self._consumer.consume(_TAKEN, FLUSH_S / 2)
             moment = time.monotonic()
             if messages:
@@ -448,6 +465,7 @@ class Results:
                 with self._holding:
                     due = self._points.due(present, everything=settling and self._last)
                 self._write(due)
+                self._forget()
                 flushed = moment
             if settling or moment - saved > SAVE_S:
                 if self.feed is not None:
@@ -467,12 +485,22 @@ class Results:
     def _remember(self, *, keep_trying: bool) -> None:
         """Store how far the topic was read, unless it is to be read again."""
         with self._holding:
-            if self._again:
+            if self._goes_on_at is not None:
                 return
             update = {"offset": self._points.first_offset(self._next), "reached": self._points.reached}
             # What this run has passed it has passed, also where its results are read once more.
             update["behind"] = tuple(part for part in self._points.behind if part in self._position.behind)
             self._save(keep_trying=keep_trying, **update)
+
+    def _forget(self) -> None:
+        """Let go of what was given in shadow, once it is written by the version that may, and handed on."""
+        if self._unwritten is None:
+            return
+        until = self._written_ms if self.feed is None else min(self._written_ms, self._points.over_ms)
+        self._unwritten.forget(until)
+        if self._unwritten.count > MOST_HELD:
+            log.warning("%s: too many results wait to be kept; they will be read again", self.stage)
+            self._unwritten = None
 
     def _look_back(self, feed: Feed) -> None:
         """Tell the feed what was committed, once all that the stage had given by then is handed on."""
@@ -522,10 +550,15 @@ class Results:
         newest = {message.key(): message for message in counting}
         for key, message in newest.items():  # a few of the thousands
             value = message.value() or b""
-            self._points.add(key or b"", message.offset() or 0, value, state_partition(value))
+            told = key or b"", message.offset() or 0, value, state_partition(value)
+            self._points.add(*told)
+            if self._unwritten is not None:
+                self._unwritten.add(*told)
         self._next = (given[-1].offset() or 0) + 1
 
     def _write(self, values: list[bytes]) -> None:
+        if self._shadow and self.feed is None:
+            return
         for first in range(0, len(values), ROWS):  # so many are taken apart at once
             given = [columns(value) for value in values[first : first + ROWS]]
             found = [row for row in given if self._needs <= row.keys()]

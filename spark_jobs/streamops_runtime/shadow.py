@@ -13,12 +13,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from streamops.model.definitions import milliseconds
 from streamops.model.errors import UnhealthyError, UnreachableError
 from streamops.model.records import SHADOW_RUN, Shadow
 from streamops.spark import checkpoints
@@ -35,7 +34,7 @@ _SHORTER = 0.9  # of the shortest round
 LEVEL_S = 2.0  # behind the end of its sources, right after a commit
 FEW = 100  # rows, which are no lag
 
-LOOK_S = 2.0  # between two looks at where the results topics end
+LOOK_S = 2.0  # between two looks at how far the version that writes has come
 
 log = logging.getLogger("shadow")
 
@@ -66,14 +65,13 @@ class ShadowRun:
             since = end_of_results(work.ledger, job, stage.name)
             notes[stage.name] = Shadow(job=job, stage=stage.name, deployment=number, epoch=epoch, since=since)
             documents.write(work.store, keys.shadow(job, stage.name), notes[stage.name])
-        for name in work.definition.feeding:
-            self._readers[name] = reader = work.reader(name, notes[name])
+        for name, note in notes.items():
+            self._readers[name] = reader = work.reader(name, note)
             reader.know(work.windows.get(name))
             reader.open()
         for stage in work.stages:
             stage.run, stage.ends = SHADOW_RUN, work.ends(stage)
         self._rounds: dict[str, list[float]] = {stage.name: [] for stage in work.stages}  # of batches, in seconds
-        self._results_ends: dict[str, list[tuple[int, int]]] = {stage.name: [] for stage in work.stages}
         self._looked = 0.0
         for stage in work.stages:
             stage.held = bool(self._reads(stage))
@@ -88,19 +86,18 @@ class ShadowRun:
 
     def _start(self, stage: RunningStage, phase: Phase) -> None:
         stage.phase, stage.held = phase, False
-        if reader := self._readers.get(stage.name):
-            reader.begin(live=stage.live)
+        self._readers[stage.name].begin(live=stage.live)
         self.work.query(stage, self.epoch)
 
     def look(self) -> None:
         """Look after the queries. Raises UnhealthyError: one has ended, and with it the shadow."""
         for stage in self.work.stages:
-            reader = self._readers.get(stage.name)
+            reader = self._readers[stage.name]
             failure = stage.query.exception() if stage.query else None
-            if (stage.ended and (stage.live or not stage.finished)) or (reader and reader.failure):
-                why = str(failure or (reader and reader.failure) or "ended by itself").splitlines()[0]
+            if (stage.ended and (stage.live or not stage.finished)) or reader.failure:
+                why = str(failure or reader.failure or "ended by itself").splitlines()[0]
                 raise UnhealthyError(f"Stage {stage.name} failed in shadow: {why[:300]}")
-            if reader and self.work.has_read_again(stage):
+            if self.work.has_read_again(stage):
                 reader.read_again()
             if stage.held and all(other.phase is Phase.LEVEL for other in self._reads(stage)):
                 self._start(stage, Phase.CATCHING_UP)
@@ -110,14 +107,9 @@ class ShadowRun:
                 self._judge(stage)
         if time.monotonic() - self._looked > LOOK_S:
             self._looked = time.monotonic()
-            self._note_ends()
-
-    def _note_ends(self) -> None:
-        """Note where the results topics end; the clock is looked at after that."""
-        with suppress(UnreachableError):
-            for name, ends in self._results_ends.items():
-                end = self.work.ledger.end_offsets(keys.results_topic(self.work.launch.job, name))["0"]
-                ends.append((int(time.time() * 1000), end))
+            with suppress(UnreachableError):
+                for name, until_ms in self.work.written_before().items():
+                    self._readers[name].others_wrote(until_ms)
 
     def _go_on(self, stage: RunningStage) -> None:
         """Begin a stage's next round, or go live."""
@@ -140,24 +132,17 @@ class ShadowRun:
             self._rounds[stage.name].clear()
             self._start(stage, Phase.CATCHING_UP)
 
-    def end(self, written_ms: Mapping[str, int], *, go_on: bool) -> None:
+    def end(self, *, go_on: bool) -> None:
         """The version may write from now on.
 
         Args:
-            written_ms: stage -> the windows that end by then were written, of those that the version before ran in
-                batches; in milliseconds since the epoch.
             go_on: queries that are live go on; otherwise all end, because an unexpected driver took the lease before.
         """
-        for reader in self._readers.values():
-            reader.close()
-        in_order = all(len(parts) == 1 for stage in self.work.stages for parts in stage.ends.values())
-        ahead = max(milliseconds(source.max_ahead) for source in self.work.definition.sources.values())
         for stage in self.work.stages:
-            if in_order and isinstance(stage.gate, Results):
-                ends = self._results_ends[stage.name]
-                if reader := self._readers.get(stage.name):
-                    ends = [(at_ms, min(end, reader.handed_on)) for at_ms, end in ends]
-                stage.gate.shadowed(ends, ahead, written_ms.get(stage.name))
+            reader = self._readers[stage.name]
+            reader.close()
+            if isinstance(stage.gate, Results):
+                stage.gate.go_on(reader)
         if not go_on or not all(stage.live for stage in self.work.stages):
             log.warning("the lease came unexpectedly: all queries start again")
             for stage in self.work.stages:

@@ -256,7 +256,7 @@ class Work:
         job, number, epoch = self.launch.job, self.launch.deployment, held.value.epoch
         names = list(self.definition.stages)
         if self.shadow:
-            self.shadow.end(driver.patiently(self._written_in_batches), go_on=self.shadow.epoch == epoch)
+            self.shadow.end(go_on=self.shadow.epoch == epoch)
             self.shadow = None
         self.continued = driver.patiently(
             lambda: checkpoints.prepare_epoch(self.store, job, number, epoch, names, log.info)
@@ -292,18 +292,29 @@ class Work:
                 results.close()
             self.ledger.close()
 
-    def _written_in_batches(self) -> dict[str, int]:
-        """Stage -> the windows that end by then were written, of those that the version before ran in batches.
+    def written_before(self) -> dict[str, int]:
+        """Stage -> the time up to which the version before has written its points, in milliseconds since the epoch.
 
-        In milliseconds since the epoch. A batch that it still writes may end later: then it is written twice.
+        Raises:
+            UnreachableError: the object store did not answer.
         """
         job, number = self.launch.job, self.deployment.from_deployment
         if number is None or (epoch := checkpoints.current_epoch(self.store, job, number)) is None:
             return {}
         before = artifacts.load_manifest(self.store, job, jobs.deployment(self.store, job, number).version)
-        batches = [name for name, stage in before.definition.stages.items() if not stage.realtime]
-        tails = {name: checkpoints.position(self.store, keys.stage(job, number, epoch, name)) for name in batches}
-        return {name: (tail.watermark_ms if tail else None) or 0 for name, tail in tails.items()}
+        written: dict[str, int] = {}
+        for stage in self.stages:
+            name, gate = stage.name, stage.gate
+            if not isinstance(gate, Results) or name not in before.definition.stages:
+                continue
+            if before.definition.stages[name].realtime:
+                found = documents.read(self.store, keys.results(job, name), ResultsPosition)
+                if found and found.value.deployment == number:
+                    written[name] = gate.passed_ms(found.value.reached)
+            elif (tail := checkpoints.position(self.store, keys.stage(job, number, epoch, name))) and tail.watermark_ms:
+                at_end = self.definition.stages[name].recount is not None  # a point's time is the end of its window
+                written[name] = tail.watermark_ms - (0 if at_end else gate.window_ms)
+        return written
 
     def _write_leftovers(self, driver: Driver, held: Versioned[Lease]) -> Versioned[Lease]:
         """Write what a version whose stage ran in real time had given, and not written before it ended.

@@ -165,42 +165,74 @@ def test_what_was_given_before_a_commit_is_handed_on_however_late_it_is_read(sta
         results.close()
 
 
-@pytest.mark.parametrize("in_batches", [False, True])
-@pytest.mark.parametrize(("last_look_ms", "since"), [(75_000, 6), (65_000, 3)])
-def test_a_version_that_takes_over_reads_what_it_gave_of_windows_that_are_not_written(
-    stack, job, last_look_ms, since, in_batches
-):
-    """Not all that it has given since it began beside the old one, which may be a matter of minutes.
+class Remembers:
+    """A sink that knows the times of its points."""
 
-    An old one in batches has no position; if one is there it is of a version before, and says nothing.
+    def __init__(self) -> None:
+        self.refused, self.times = 0, list[int]()
+
+    def write(self, rows: Any, batch_id: int) -> None:
+        self.times += [row["time"] for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("others_ms", "kept", "old", "offset", "written"),
+    [
+        (1000, 3, 2, 3, [2000, 3000, 4000]),  # what the old version has written is not written again
+        (1000, 3, 1, 1, [1000, 2000, 3000, 4000]),  # it has given a point that it could not write
+        (-1, 4, 2, 2, [1000, 2000, 3000, 4000]),  # it is not known what it has written
+    ],
+)
+def test_a_version_that_takes_over_writes_what_it_gave_and_the_old_one_did_not_write(
+    stack, job, others_ms, kept, old, offset, written
+):
+    """It has kept that in memory. Where the old one gave what it could not write, all is read from the topic again.
+
+    Args:
+        others_ms: up to when the old version is known to have written.
+        kept: points in memory.
+        old: the first result that the old version has not written.
+        offset: the first one that must be read if the new version is killed now.
     """
     store, servers, now_ms = ObjectStore(stack), stack.kafka_bootstrap_servers, int(time.time() * 1000)
     lease = Lease(job=job, epoch=2, launch="l", deployment=2)
-    results = Results(job, "counts", servers, store, [], lambda: None, lambda: lease, deployment=2)
-    results.know(Window(kind="tumbling", time="t", size_us=1_000_000, slide_us=1_000_000))
-    old = ResultsPosition(job=job, stage="counts", deployment=1, epoch=1, run=1, reached={0: now_ms, 1: now_ms + 500})
-    if in_batches:
-        old = old.model_copy(update={"reached": {0: 1000, 1: now_ms + 10_000_000}})
-    documents.write(store, keys.results(job, "counts"), old)
-    documents.write(store, keys.shadow(job, "counts"), Shadow(job=job, stage="counts", deployment=2, epoch=2, since=2))
+    window = Window(kind="tumbling", time="t", size_us=1_000_000, slide_us=1_000_000)
+    note = Shadow(job=job, stage="counts", deployment=2, epoch=2, since=1)
+    at = {"deployment": 1, "epoch": 1, "run": 1, "offset": old, "reached": {0: now_ms + 1000}}
+    documents.write(store, keys.results(job, "counts"), ResultsPosition(job=job, stage="counts", **at))
+    documents.write(store, keys.shadow(job, "counts"), note)
+    sink = Remembers()
+
+    def way(**more: Any) -> Results:
+        made = Results(job, "counts", servers, store, [sink], lambda: None, lambda: lease, deployment=2, **more)
+        made.know(window)
+        made.open()
+        return made
+
     producer = confluent_kafka.Producer({"bootstrap.servers": servers})
-    ledger = Ledger(stack)
-    ledger.ensure_topic(results.topic)
-    for number in range(8):
-        value = mark(2, SHADOW_RUN) + b"0 " + json.dumps(row("a", now_ms + number, 1)).encode()
-        producer.produce(results.topic, value, f"{now_ms + number}\x01a".encode(), partition=0)
-    assert producer.flush(30) == 0
-    ends = [(now_ms - 100_000, 3), (now_ms - last_look_ms, 6)]
-    results.shadowed(ends, 10_000, now_ms if in_batches else None)
-    results.open()
+
+    def give(epoch: int, run: int, *times: int) -> None:
+        for moment in times:
+            value = mark(epoch, run) + b"0 " + json.dumps(row("a", now_ms + moment, 1)).encode()
+            producer.produce(results.topic, value, f"{now_ms + moment}\x01a".encode(), partition=0)
+        assert producer.flush(30) == 0
+
+    reader, results = way(shadow=note), way()
+    give(1, 1, 0, 1000)
+    give(2, SHADOW_RUN, 1000, 2000, 3000, 4000)
     try:
+        reader.others_wrote(now_ms + others_ms)
+        wait_for(lambda: reader._next == 6 and reader._unwritten.count == kept, 60, "what the shadow gave")
+        reader.close()
+        results.go_on(reader)
         results.settle()
         wait_for(lambda: results.settled, 60, "the end of the topic")
         results.allow(2, SHADOW_RUN, kept=True)
         found = documents.read(store, keys.results(job, "counts"), ResultsPosition)
         assert found is not None
-        assert (found.value.deployment, found.value.run, found.value.offset) == (2, SHADOW_RUN, since)
-        assert found.value.reached == ({} if in_batches else {0: now_ms, 1: now_ms + 500})
+        assert (found.value.deployment, found.value.run, found.value.offset) == (2, SHADOW_RUN, offset)
+        give(2, SHADOW_RUN, 5000)
+        wait_for(lambda: sink.times[-1:] == [now_ms + 4000], 60, "what waited")
+        assert [moment - now_ms for moment in sink.times] == written
     finally:
         results.close()
-        ledger.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from streamops_runtime.results import needed_since
 from streamops_runtime.shadow import another_round, is_level
 
 
@@ -37,15 +36,3 @@ def test_a_stage_is_level_once_a_commit_leaves_some_seconds_to_read() -> None:
 def test_few_rows_are_no_lag_where_little_comes() -> None:
     assert is_level(100, 0)
     assert not is_level(101, 0)
-
-
-def test_results_of_a_shadow_are_needed_from_before_the_first_window_that_is_not_written() -> None:
-    ends = [(1000, 10), (3000, 30), (5000, 50)]
-    assert needed_since(5, ends, 4999) == 30
-    assert needed_since(5, ends, 5000) == 50
-
-
-def test_all_results_of_a_shadow_are_needed_while_it_is_not_known_which_are_not() -> None:
-    assert needed_since(5, [(1000, 10)], 999) == 5
-    assert needed_since(5, [], 10_000) == 5
-    assert needed_since(40, [(1000, 10)], 5000) == 40  # nothing before its first one is its own
