@@ -123,30 +123,27 @@ class Held:
         for at in [at for at in self._points if at <= until_ms]:
             self.count -= len(self._points.pop(at))
 
-    def give_up(self, since: int) -> set[bytes]:
-        """Drop the points whose newest value is that result or a later one; their keys."""
-        keys = set()
-        for points in self._points.values():
-            dropped = {key for key, newest in points.items() if newest.offset >= since}
-            for key in dropped:
-                del points[key]
-            keys |= dropped
-        self.count -= len(keys)
-        return keys
+    def keys_since(self, offset: int) -> set[bytes]:
+        """The points whose newest value is that result or a later one."""
+        every = (item for points in self._points.values() for item in points.items())
+        return {key for key, newest in every if newest.offset >= offset}
 
     def holds_all(self, keys: Iterable[bytes]) -> bool:
         """Whether each of these points waits to be written."""
         return all(key in self._points.get(time_ms(key), ()) for key in keys)
 
-    def take_in(self, others: Held) -> None:
-        """Take in points of the present run, over those that wait."""
+    def take_in(self, others: Held, before: float = float("inf")) -> None:
+        """Take in the points of others whose newest value is a result before that one, over those that wait."""
         for at, given in others._points.items():
             points = self._points.setdefault(at, {})
-            self.count += len(given.keys() - points.keys())
-            points.update(given)
-        for part, at in others._given.items():
-            self._given[part] = max(self._given.get(part, _NEVER), at)
-        self._newest = max(self._newest, others._newest)
+            known = len(points)
+            points.update((key, newest) for key, newest in given.items() if newest.offset < before)
+            self.count += len(points) - known
+
+    def go_on(self, others: Held) -> None:
+        """Take in all points of others, which are of the present run, and how far it has come."""
+        self.take_in(others)
+        self._given, self._newest = dict(others._given), others._newest
 
     def pass_on(self) -> None:
         """All that was read before is read again, whatever came of it."""
@@ -378,23 +375,25 @@ class Results:
             if waiting and (epoch, run) != (waiting.epoch, waiting.run):  # its queries have ended
                 before.append(EarlierRun(epoch=waiting.epoch, run=waiting.run, until=following))
                 own = None
-            points.begin_again(reached)
-            if waiting and own and own[0].holds_all(points.give_up(waiting.since)):
-                points.take_in(own[0])
+            fresh = self._none()
+            fresh.begin_again(reached)
+            if not waiting:
+                fresh.take_in(points)
+            elif own and own[0].holds_all(points.keys_since(waiting.since)):
+                fresh.take_in(points, before=waiting.since)
+                fresh.go_on(own[0])
                 following = own[1]
-            elif waiting:  # all that it has given
+            else:  # all that it has given is read again
                 following = min(points.first_offset(following), waiting.since)
-                points = self._none()
-                points.begin_again(reached)
-            update = {"offset": points.first_offset(following), "before": tuple(before)}
+            update = {"offset": fresh.first_offset(following), "before": tuple(before)}
             self._save(
                 deployment=self._deployment, epoch=epoch, run=run, reached=reached, behind=tuple(reached), **update
             )
             self._waiting = self._own = None
-            self._points = points
+            self._points = fresh
             if waiting:
                 self._goes_on_at = following
-                log.info("%s: reads on at result %s; %s points wait", self.stage, following, points.count)
+                log.info("%s: reads on at result %s; %s points wait", self.stage, following, fresh.count)
 
     def begin(self, *, live: bool) -> None:
         """Tell that a query of the run starts, in real time or in batches."""
