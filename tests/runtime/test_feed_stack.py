@@ -201,7 +201,7 @@ def test_a_version_that_takes_over_writes_what_it_gave_and_the_old_one_did_not_w
     at = {"deployment": 1, "epoch": 1, "run": 1, "offset": old, "reached": {0: now_ms + 1000}}
     documents.write(store, keys.results(job, "counts"), ResultsPosition(job=job, stage="counts", **at))
     documents.write(store, keys.shadow(job, "counts"), note)
-    sink = Remembers()
+    sink, topic = Remembers(), keys.results_topic(job, "counts")
 
     def way(**more: Any) -> Results:
         made = Results(job, "counts", servers, store, [sink], lambda: None, lambda: lease, deployment=2, **more)
@@ -214,16 +214,19 @@ def test_a_version_that_takes_over_writes_what_it_gave_and_the_old_one_did_not_w
     def give(epoch: int, run: int, *times: int) -> None:
         for moment in times:
             value = mark(epoch, run) + b"0 " + json.dumps(row("a", now_ms + moment, 1)).encode()
-            producer.produce(results.topic, value, f"{now_ms + moment}\x01a".encode(), partition=0)
+            producer.produce(topic, value, f"{now_ms + moment}\x01a".encode(), partition=0)
         assert producer.flush(30) == 0
 
-    reader, results = way(shadow=note), way()
     give(1, 1, 0, 1000)
-    give(2, SHADOW_RUN, 1000, 2000, 3000, 4000)
+    reader = way(shadow=note)
     try:
+        give(2, SHADOW_RUN, 1000, 2000, 3000, 4000)
         reader.others_wrote(now_ms + others_ms)
         wait_for(lambda: reader._next == 6 and reader._unwritten.count == kept, 60, "what the shadow gave")
+    finally:
         reader.close()
+    results = way()
+    try:
         results.go_on(reader)
         results.settle()
         wait_for(lambda: results.settled, 60, "the end of the topic")
