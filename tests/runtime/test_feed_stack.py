@@ -24,7 +24,7 @@ from streamops.store import documents, keys
 from streamops.store.object_store import ObjectStore
 from streamops.versions.fingerprints import Window
 from streamops_runtime.feed import Feed
-from streamops_runtime.results import Results
+from streamops_runtime.results import Results, end_of_results
 
 pytestmark = pytest.mark.stack
 SINK = InfluxSink(measurement="pages", tags=("page",))
@@ -202,6 +202,7 @@ def test_a_version_that_takes_over_writes_what_it_gave_and_the_old_one_did_not_w
     documents.write(store, keys.results(job, "counts"), ResultsPosition(job=job, stage="counts", **at))
     documents.write(store, keys.shadow(job, "counts"), note)
     sink, topic = Remembers(), keys.results_topic(job, "counts")
+    end_of_results(Ledger.at(servers), job, "counts")  # makes it
 
     def way(**more: Any) -> Results:
         made = Results(job, "counts", servers, store, [sink], lambda: None, lambda: lease, deployment=2, **more)
