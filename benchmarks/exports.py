@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.checking import batch_spread, batches
 from benchmarks.session import Session
 from demos.upgrade import JOB
-from streamops.cli import operations
+from streamops.cli import here
 from streamops.model.owner import Owner
 from streamops.operations.follow import request
 
@@ -21,7 +21,7 @@ def run(session: Session, times: int) -> dict[str, Any]:
     """One export after the other beside v1: by the engine alone, then by the runbook in Airflow. Seconds, ms."""
     session.to_v1()
     settings, store = session.demo.settings, session.demo.store
-    engine = operations.engine(settings, store, say=lambda line: None)
+    engine = here.engine(settings, store, say=lambda line: None)
     with batches(session) as undisturbed:
         time.sleep(MEASURED_S)  # the interval of the measurement
     took: list[float] = []

@@ -29,6 +29,7 @@ ASKED: dict[str, dict[str, object]] = {
     "snapshot_job": {"snapshot": "s", "cancel": True},
     "cancel_job": {},
     "delete_job": {},
+    "pause_job": {"action": "pause"},
     "upgrade_job": {"version": "v2", "snapshot": "s"},
     "rollback_job": {},
     "restore_job": {"snapshot": "kept"},
@@ -86,6 +87,9 @@ def test_an_operation_killed_at_every_point_continues_where_it_was(rig: Rig, run
         checks.one_writer(rig, "v1", 3 if runbook == "rollback_job" else 2)
     elif runbook == "delete_job":
         checks.gone(rig)
+    elif runbook == "pause_job":
+        assert rig.record().paused
+        checks.one_writer(rig, "v1", 1)
     else:
         checks.stopped(rig, "stopped" if runbook == "cancel_job" else "stopped-with-snapshot")
     checks.snapshot_whole(rig, operation.request.model_dump().get("snapshot"))

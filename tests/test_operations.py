@@ -26,7 +26,7 @@ def test_steps_of_a_task_stand_together_and_the_check_comes_first(runbook: Runbo
 
 @pytest.mark.parametrize("runbook", RUNBOOKS.values(), ids=RUNBOOKS)
 def test_a_way_back_has_only_steps_that_there_are(runbook: Runbook) -> None:
-    moment, minimal = now(), {"version": "v1", "snapshot": "s"}
+    moment, minimal = now(), {"version": "v1", "snapshot": "s", "action": "pause"}
     known = {name: value for name, value in minimal.items() if name in runbook.request.model_fields}
     request = ask(runbook.name, **({} if runbook.name.endswith("_cluster") else {"job": "sums"}), **known)
     operation = Operation(id="o", request=request, owner=Owner(kind="cli"), created=moment, updated=moment)

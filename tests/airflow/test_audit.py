@@ -46,6 +46,7 @@ ASKED: dict[str, dict[str, Any]] = {
     "upgrade_job": {"version": "v2", "snapshot": "S1"},
     "restore_job": {"snapshot": "s0"},
     "scale_cluster": {"size": 1},
+    "pause_job": {"action": "pause"},
 }
 
 
@@ -228,16 +229,17 @@ def test_the_log_alone_tells_who_asked_for_what_what_was_found_and_how_it_ended(
     steps, back = RUNBOOKS[runbook].plan(wanted), RUNBOOKS[runbook].restoring
     if runbook == "snapshot_job":  # only with cancel
         back = back if asked.get("cancel") else ""
-    second = next(step for step in steps if step.task != steps[0].task)
+    second = steps[1]
     breaks = steps[len(steps) // 2] if back else second  # half way there is something to take back
     _, told = run("undone" if back else "failed", asked, breaks=breaks.name)
     assert told.receipt["reason"] == "What this step needs is gone."
     assert told.found.startswith(found)
     assert bool(back) == ("undone" in told.receipt)
 
-    _, told = run("failed", asked, until=steps[0].task)
-    assert "marked failed" in told.receipt["reason"]
-    assert "check" in told.receipt["steps"]
+    if RUNBOOKS[runbook].tasks[1:]:
+        _, told = run("failed", asked, until=steps[0].task)
+        assert "marked failed" in told.receipt["reason"]
+        assert "check" in told.receipt["steps"]
 
     good, told = run("succeeded", asked)
     assert told.found.startswith(found)

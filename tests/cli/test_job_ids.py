@@ -9,6 +9,7 @@ from typer.testing import CliRunner, Result
 
 from fakes.rig import JOB, Rig, write_env
 from streamops.cli import app
+from streamops.operations import receipts
 from streamops.store import jobs
 
 
@@ -16,7 +17,7 @@ from streamops.store import jobs
 def run(rig: Rig, tmp_path, monkeypatch: pytest.MonkeyPatch):
     """Run a command on the rig's object store."""
     env = tmp_path / "cli.env"
-    write_env(env, rig.settings)
+    write_env(env, rig.settings.model_copy(update={"spark_home": "/nowhere", "spark_conf_dir": "/nowhere"}))
     monkeypatch.setenv("STREAMOPS_ENV_FILE", str(env))
     return lambda *words: CliRunner().invoke(app, list(words))
 
@@ -35,9 +36,11 @@ def test_commands_take_the_id_that_jobs_shows_until_the_deployment_is_replaced(r
 
     assert {item["request"]["job"] for item in json.loads(run("operations", first, "--json").output)} == {JOB}
     assert f"Job {JOB} has no snapshot none" in run("snapshots", "show", f"{first}/none").output
-    assert f"{JOB} is paused" in run("jobs", "pause", first).output
+    assert f"{JOB} is paused" in run("jobs", "pause", first, "--without-airflow").output
     assert rig.record().paused
-    assert f"{JOB} is looked after again" in run("jobs", "resume", first).output
+    paused = receipts.read(rig.store, JOB, rig.record().changed_by)
+    assert (paused.runbook, paused.via, paused.inputs["action"]) == ("pause_job", receipts.HERE, "pause")
+    assert f"{JOB} is looked after again" in run("jobs", "resume", first, "--without-airflow").output
 
     rig.commits_more()
     second = rig.run("upgrade_job", version="v2", snapshot="s").id

@@ -6,17 +6,42 @@ import getpass
 import socket
 import uuid
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from streamops.cli import operations
+from streamops.cli import console
 from streamops.clients.airflow import Airflow
-from streamops.model.errors import LockedError, StreamOpsError
+from streamops.model.errors import LockedError, NotFoundError, StreamOpsError, UnreachableError
 from streamops.model.owner import Owner
 from streamops.operations.operation import Operation, Request
 from streamops.operations.ports import OwnersPort
 from streamops.settings import Settings
 from streamops.store.object_store import ObjectStore
 
+if TYPE_CHECKING:
+    from streamops.operations.engine import Engine
+
 _ANSWER_S = 5.0
+
+
+class Owners:
+    """Asks Airflow whether the DAG run that owns an operation is over."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    def finished(self, owner: Owner) -> bool | None:
+        """None when Airflow does not know the run, or the owner is not a DAG run."""
+        if owner.kind != "airflow":
+            return None
+        with Airflow(self._settings) as airflow:
+            try:
+                return airflow.run(owner.dag_id, owner.run_id).finished
+            except NotFoundError:
+                return None
+
+    def forgotten(self, owner: Owner) -> bool:
+        """Whether Airflow answers, and knows no such run. Raises UnreachableError."""
+        return owner.kind == "airflow" and self.finished(owner) is None
 
 
 class MaybeOwners:
@@ -33,6 +58,14 @@ class MaybeOwners:
         except StreamOpsError:
             self.silent = True
             return None
+
+    def forgotten(self, owner: Owner) -> bool:
+        """Whether Airflow answers, and knows no such run."""
+        try:
+            return self._asked.forgotten(owner)
+        except StreamOpsError:
+            self.silent = True
+            return False
 
 
 def answers(settings: Settings, runbook: str) -> bool:
@@ -55,12 +88,11 @@ def run(settings: Settings, asked: Request, say: Callable[[str], None]) -> Opera
         say(f"Airflow at {settings.airflow_url} answers, so this could run there; it runs here, as you asked.")
     else:
         say(f"Airflow does not answer ({settings.airflow_url or 'no address'}): {asked.runbook} runs in this process.")
-    owners = MaybeOwners(operations.Owners(settings))
-    engine = operations.engine(settings, ObjectStore(settings), owners, say)
+    owners = MaybeOwners(Owners(settings))
     name = uuid.uuid4().hex[:12]
     owner = Owner(kind="cli", run_id=f"{socket.gethostname()}-{name}", user=getpass.getuser())
     try:
-        return engine.run(asked, owner, f"{asked.runbook}-cli-{name}")
+        return engine(settings, ObjectStore(settings), owners, say).run(asked, owner, f"{asked.runbook}-cli-{name}")
     except LockedError as error:
         if owners.silent:
             raise LockedError(
@@ -68,3 +100,22 @@ def run(settings: Settings, asked: Request, say: Callable[[str], None]) -> Opera
                 "Airflow, or wait until it answers."
             ) from None
         raise
+
+
+def engine(
+    settings: Settings,
+    store: ObjectStore,
+    owners: OwnersPort | None = None,
+    say: Callable[[str], None] = console.say,
+) -> Engine:
+    """The engine in this process, for operations that no DAG run finishes.
+
+    Raises:
+        UnreachableError: a server that is needed to judge the owner does not answer.
+    """
+    from streamops.operations.engine import Engine
+    from streamops.wiring import local_ports
+
+    if not settings.spark_home:
+        raise UnreachableError("This host cannot submit drivers (SPARK_HOME is empty); run this where the stack is.")
+    return Engine(local_ports(settings, owners or Owners(settings), store), say)

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import getpass
 import time
-import uuid
 from contextlib import closing
 from typing import Annotated, TypeVar
 
 import typer
 from pydantic import BaseModel
 
-from streamops.cli import console
+from streamops.cli import console, verbs
 from streamops.cli.advice import SILENT_S, Advice, Look, advise
 from streamops.clients.kafka import Ledger
 from streamops.cluster.supervised_nodes import SupervisedNodes
 from streamops.cluster.view import members_of
 from streamops.model import records
 from streamops.model.errors import DamagedError, NotFoundError, StreamOpsError
-from streamops.model.owner import Owner
 from streamops.model.records import FINAL, LIVE, Deployment, DriverStatus, JobRecord, Lease, Offsets, State
 from streamops.settings import Settings
-from streamops.store import documents, keys, locks
+from streamops.store import documents, keys
 from streamops.store import jobs as job_state
 from streamops.store.object_store import ObjectStore
 from streamops.versions import artifacts
@@ -111,34 +108,10 @@ def show(job: Annotated[str, typer.Argument(help="The job.")], json: console.Jso
     console.say(advice.next_step)
 
 
-@app.command("pause")
-@console.guarded
-def pause(job: Annotated[str, typer.Argument(help="The job.")]) -> None:
-    """Keep reconciliation away from a job: it is not started again by itself."""
-    _set_paused(job, True)
-    console.say(f"{job} is paused: no one starts it again by itself. Next: streamops jobs resume {job}")
-
-
-@app.command("resume")
-@console.guarded
-def resume(job: Annotated[str, typer.Argument(help="The job.")]) -> None:
-    """Let reconciliation look after a job again."""
-    _set_paused(job, False)
-    console.say(f"{job} is looked after again.")
-
-
-def _set_paused(job: str, paused: bool) -> None:
-    store = console.store()
-    read_job(store, job)
-    user = getpass.getuser()
-    change = f"{'pause' if paused else 'resume'}-{uuid.uuid4().hex[:8]}"
-    owner = Owner(kind="cli", run_id=change, user=user)
-    what = "jobs pause" if paused else "jobs resume"
-    lock = locks.acquire(store, job, change, what, owner, lambda _: None, records.now())
-    try:
-        job_state.change(store, job, {"paused": paused, "changed_by": change}, lock.fence)
-    finally:
-        locks.release(store, job, change)
+app.command("pause", help="Keep reconciliation away from a job: it is not started again by itself.")(
+    console.guarded(verbs.pause)
+)
+app.command("resume", help="Let reconciliation look after a job again.")(console.guarded(verbs.resume))
 
 
 def stages(status: DriverStatus, advice: Advice) -> None:

@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from streamops.cli import console
-from streamops.clients.airflow import Airflow
-from streamops.model.errors import NotFoundError, UnreachableError
+from streamops.model.errors import NotFoundError
 from streamops.model.names import CLUSTER, checked, label
-from streamops.model.owner import Owner
 from streamops.operations import runbooks
 from streamops.operations.follow import view
 from streamops.operations.operation import Operation
-from streamops.settings import Settings
 from streamops.store import documents, keys
 from streamops.store.jobs import names
 from streamops.store.object_store import ObjectStore
-
-if TYPE_CHECKING:
-    from streamops.operations.engine import Engine
-    from streamops.operations.ports import OwnersPort
 
 app = console.noun("List, show, resume or abort operations.")
 Id = Annotated[str, typer.Argument(metavar="ID", help="The operation, as 'streamops operations' lists it.")]
@@ -102,39 +94,3 @@ def find(store: ObjectStore, operation_id: str) -> Operation:
         if found:
             return found.value
     raise NotFoundError(f"There is no operation {operation_id!r}; 'streamops operations' lists them.")
-
-
-class Owners:
-    """Asks Airflow whether the DAG run that owns an operation is over."""
-
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-
-    def finished(self, owner: Owner) -> bool | None:
-        """None when Airflow does not know the run, or the owner is not a DAG run."""
-        if owner.kind != "airflow":
-            return None
-        with Airflow(self._settings) as airflow:
-            try:
-                return airflow.run(owner.dag_id, owner.run_id).finished
-            except NotFoundError:
-                return None
-
-
-def engine(
-    settings: Settings,
-    store: ObjectStore,
-    owners: OwnersPort | None = None,
-    say: Callable[[str], None] = console.say,
-) -> Engine:
-    """The engine in this process, for operations that no DAG run finishes.
-
-    Raises:
-        UnreachableError: a server that is needed to judge the owner does not answer.
-    """
-    from streamops.operations.engine import Engine
-    from streamops.wiring import local_ports
-
-    if not settings.spark_home:
-        raise UnreachableError("This host cannot submit drivers (SPARK_HOME is empty); run this where the stack is.")
-    return Engine(local_ports(settings, owners or Owners(settings), store), say)

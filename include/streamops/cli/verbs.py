@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import getpass
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 import typer
 
-from streamops.cli import console, here, operations, options
+from streamops.cli import console, here, options
 from streamops.cli.progress import Progress
 from streamops.clients.airflow import Airflow
 from streamops.model.owner import Owner
@@ -30,28 +30,45 @@ HERE = Annotated[
 ]
 
 
-def verb(runbook: str, told: Callable[[Operation], str], **spelled: str) -> Callable[..., None]:
+def verb(
+    runbook: str, told: Callable[[Operation], str], fixed: Mapping[str, Any] | None = None, **spelled: str
+) -> Callable[..., None]:
     """The command of a job's runbook.
 
     Args:
         told: the last line.
+        fixed: values that the command stands for, and does not ask.
         spelled: fields that it writes otherwise than other commands do.
     """
     versioned = issubclass(runbooks.find(runbook).request, NewVersion)
-    asked = options.Options(runbook, spelled, without=("code_of",))
+    asked = options.Options(runbook, spelled, without=("code_of", *(fixed or ())))
 
     def does(given: dict[str, Any]) -> None:
-        json, values = given["json"], asked.values(given)
+        values = {**asked.values(given), **(fixed or {})}
         if name := given.get("name"):
             values |= {"job": name, "code_of": values["job"]}
-        if given["dry_run"]:
-            preview(json, request(runbook, **values))
-            return
-        done = run(json, runbook, without_airflow=given["without_airflow"], **values)
-        say(json, done, told(done))
+        how = {name: given[name] for name in ("json", "dry_run", "without_airflow")}
+        carry_out(runbook, told, **how, **values)
 
     more = (options.switch("dry_run", DRY_RUN), options.switch("without_airflow", HERE))
     return asked.command(does, *((options.optional("name", AS),) if versioned else ()), *more)
+
+
+def carry_out(
+    runbook: str,
+    told: Callable[[Operation], str],
+    *,
+    json: bool,
+    dry_run: bool,
+    without_airflow: bool,
+    **values: Any,
+) -> None:
+    """Have a runbook carried out, or only say what it would do; ``told`` makes the last line of what was done."""
+    if dry_run:
+        preview(json, request(runbook, **values))
+        return
+    done = run(json, runbook, without_airflow=without_airflow, **values)
+    say(json, done, told(done))
 
 
 def _runs(operation: Operation) -> str:
@@ -85,6 +102,12 @@ restore = verb("restore_job", _runs, snapshot="SNAPSHOT")
 start = verb("start_job", lambda done: f"{done.job} is running.")
 cancel = verb("cancel_job", _stopped)
 snapshot = verb("snapshot_job", _kept, snapshot="NAME")
+pause = verb(
+    "pause_job",
+    lambda done: f"{done.job} is paused: no one starts it again by itself. Next: streamops jobs resume {done.job}",
+    {"action": "pause"},
+)
+resume = verb("pause_job", lambda done: f"{done.job} is looked after again.", {"action": "resume"})
 
 
 def run(json: bool, runbook: str, *, without_airflow: bool = False, **values: Any) -> Operation:
@@ -105,7 +128,7 @@ def preview(json: bool, asked: Request) -> None:
     from streamops.wiring import local_ports
 
     settings, said = console.settings(), list[str]()
-    ports = local_ports(settings, operations.Owners(settings))
+    ports = local_ports(settings, here.Owners(settings))
     facts = Engine(ports, said.append).preview(asked, Owner(kind="cli", user=getpass.getuser()))
     steps = [{"step": step.name, "task": step.task, "title": step.title} for step in runbooks.of(asked).plan(asked)]
     if json:

@@ -152,6 +152,12 @@ class Recounted(Facts):
     measurements: tuple[dict[str, Any], ...] = ()
 
 
+class Paused(Facts):
+    """Whether reconciliation leaves the job alone."""
+
+    paused: bool = False
+
+
 class Removed(Facts):
     """Objects that were deleted, by kind: ``KIND_objects``."""
 

@@ -61,6 +61,9 @@ class OwnersPort(Protocol):
     def finished(self, owner: Owner) -> bool | None:
         """Whether the owner is certainly over; None when no one knows."""
 
+    def forgotten(self, owner: Owner) -> bool:
+        """Whether who would know answers, and knows no such owner: then a person's word that it is gone counts."""
+
 
 class NodesPort(Protocol):
     """The machines, and what the master says of them. ``name`` is a node's, or ``master``.

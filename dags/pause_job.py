@@ -1,0 +1,22 @@
+"""
+# Pause a job, or resume it
+
+**What it does.** With *pause*, reconciliation leaves the job alone: it is not started again by itself, whatever becomes
+of its driver. With *resume*, it is looked after again.
+
+**When to use it.** Before you look into a job that fails, or work on its driver by hand. To stop a job, use
+`cancel_job`: pausing stops nothing, and the Spark master still starts a driver again that dies.
+
+**What it changes.** One mark in the job record. `streamops jobs show JOB` shows it.
+
+**What can go wrong, and how to recover.**
+
+- *Every task is skipped*: another operation holds the job; the log of `check` names it. Trigger again when it is over.
+- *There is no such job*: refused; nothing was touched.
+- *Airflow or a worker died*: the task continues at the recorded step when it is tried again. Clearing it is safe.
+"""
+
+from streamops.operations.runbooks.pause_job import PAUSE_JOB
+from streamops_airflow.dags import runbook_dag
+
+dag = runbook_dag(PAUSE_JOB, __doc__)

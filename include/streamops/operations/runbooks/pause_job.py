@@ -1,0 +1,61 @@
+"""Keep reconciliation away from a job, or let it look after the job again."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from streamops.model.errors import NotFoundError
+from streamops.operations import steps
+from streamops.operations.context import StepContext
+from streamops.operations.facts import Checked, Paused
+from streamops.operations.operation import Operation
+from streamops.operations.requests import JobRequest
+from streamops.operations.runbook import NOTHING, Runbook, Step, UndoPlan
+from streamops.store import jobs
+from streamops.versions import artifacts
+
+
+class PauseJob(JobRequest):
+    """What may be asked for."""
+
+    runbook: Literal["pause_job"] = "pause_job"
+    action: Annotated[
+        Literal["pause", "resume"],
+        Field(
+            title="Action",
+            description="pause: the job is not started again by itself. resume: it is looked after again.",
+        ),
+    ]
+
+
+def check(context: StepContext) -> Checked:
+    """A job that was only published can be paused, too. Raises NotFoundError."""
+    store = context.ports.store
+    if jobs.record(store, context.job) is None and not artifacts.versions(store, context.job):
+        raise NotFoundError(f"There is no job {context.job!r}; 'streamops jobs' lists those that are there.")
+    return Checked()
+
+
+def note(context: StepContext) -> Paused:
+    """Write it into the job record."""
+    paused = context.asked(PauseJob).action == "pause"
+    context.change({"paused": paused})
+    context.say(f"{context.job} is {'paused: reconciliation leaves it alone' if paused else 'looked after again'}")
+    return Paused(paused=paused)
+
+
+def _undo_plan(operation: Operation) -> UndoPlan:
+    return UndoPlan("it may be done: 'streamops jobs show' says so" if operation.started("note") else NOTHING)
+
+
+PAUSE_JOB = Runbook(
+    request=PauseJob,
+    steps=(
+        Step("check", "check", "Check that there is such a job", check),
+        Step("note", "check", "Write into the job record whether the job is looked after", note),
+        steps.CLOSE,
+    ),
+    undo_plan=_undo_plan,
+)
