@@ -57,6 +57,9 @@ class Owners:
     def finished(self, owner: Owner) -> bool | None:
         return owner.run_id in self.dead
 
+    def forgotten(self, owner: Owner) -> bool:
+        return False
+
 
 @dataclass
 class Operator:

@@ -130,6 +130,20 @@ def finished(context: Context) -> Callable[[Owner], bool | None]:
     return ask
 
 
+def forgotten(context: Context) -> Callable[[Owner], bool]:
+    """Asks Airflow whether it knows no run of that name any more, such as one that was deleted."""
+
+    def ask(owner: Owner) -> bool:
+        if owner.kind != "airflow" or not owner.dag_id or not owner.run_id:
+            return False
+        try:
+            return not context["ti"].get_dr_count(dag_id=owner.dag_id, run_ids=[owner.run_id])
+        except Exception:  # who does not answer has not said so
+            return False
+
+    return ask
+
+
 def fence(context: Context) -> Callable[[str, str], None]:
     """Refuses to continue once this task may no longer run.
 

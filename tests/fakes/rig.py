@@ -163,6 +163,9 @@ class Runs:
     def finished(self, owner: Owner) -> bool | None:
         return self.over.get(owner.run_id)
 
+    def forgotten(self, owner: Owner) -> bool:
+        return owner.kind == "airflow" and owner.run_id not in self.over
+
 
 def write_env(path: Path, settings: Settings) -> None:
     """A private file as nodes have it."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from streamops.cli import console
+from streamops.cli import console, verbs
 from streamops.model.errors import NotFoundError
 from streamops.model.names import CLUSTER, checked, label
 from streamops.operations import runbooks
+from streamops.operations.facts import Settled
 from streamops.operations.follow import view
 from streamops.operations.operation import Operation
 from streamops.store import documents, keys
@@ -66,24 +67,39 @@ def show(operation_id: Id, json: console.Json = False) -> None:
 
 @app.command("resume")
 @console.guarded
-def resume(operation_id: Id) -> None:
+def resume(
+    operation_id: Id, dry_run: verbs.DRY_RUN = False, without_airflow: verbs.HERE = False, json: console.Json = False
+) -> None:
     """Finish an operation from its recorded step. Refused while its owner lives."""
-    settings, store = console.settings(), console.store()
-    operation = find(store, operation_id)
-    done = engine(settings, store).resume(operation.job, operation.id)
-    console.say(f"{operation.id}: {done.state}{f' ({done.reason})' if done.reason else ''}")
-    if done.state != "succeeded":
-        raise typer.Exit(1)
+    settle(operation_id, "resume", json=json, dry_run=dry_run, without_airflow=without_airflow)
 
 
 @app.command("abort")
 @console.guarded
-def abort(operation_id: Id) -> None:
+def abort(
+    operation_id: Id,
+    leave_as_is: Annotated[
+        bool, typer.Option("--leave-as-is", help="Close it and touch nothing: for one that cannot be taken back.")
+    ] = False,
+    reason: Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why, for the record.")] = None,
+    dry_run: verbs.DRY_RUN = False,
+    without_airflow: verbs.HERE = False,
+    json: console.Json = False,
+) -> None:
     """Take an operation back and free its job. Refused while its owner lives."""
-    settings, store = console.settings(), console.store()
-    operation = find(store, operation_id)
-    done = engine(settings, store).abort(operation.job, operation.id)
-    console.say(f"{operation.id}: {done.state}{f' ({done.reason})' if done.reason else ''}")
+    how = "leave" if leave_as_is else "abort"
+    settle(operation_id, how, json=json, dry_run=dry_run, without_airflow=without_airflow, reason=reason)
+
+
+def settle(operation_id: str, action: str, **more: Any) -> None:
+    """Have an operation settled by the runbook."""
+    job = find(console.store(), operation_id).job
+    verbs.carry_out("settle_operation", _ended, job=job, operation=operation_id, action=action, **more)
+
+
+def _ended(operation: Operation) -> str:
+    found = operation.reported("settle", Settled)
+    return f"{found.operation}: {found.state}{f' ({found.reason})' if found.reason else ''}"
 
 
 def find(store: ObjectStore, operation_id: str) -> Operation:

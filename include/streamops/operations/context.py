@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from streamops.model.errors import UnhealthyError
 from streamops.model.names import label
@@ -20,6 +20,7 @@ from streamops.versions import artifacts
 from streamops.versions.artifacts import ArtifactManifest
 
 R = TypeVar("R", bound=Request)
+How = Literal["resume", "abort", "leave"]
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class StepContext:
     ports: Ports
     operation: Operation
     say: Callable[[str], None]
+    settle: Callable[[str, How, str], Operation]  # another operation, which nobody works on: its id, how, and why
     why: str = ""  # what the wait of the step ended with
     fences: dict[str, int] = field(default_factory=dict)  # of the locks that this process holds, by scope
 

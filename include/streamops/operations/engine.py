@@ -25,7 +25,7 @@ from streamops.model.names import CLUSTER, label
 from streamops.model.owner import Owner
 from streamops.model.records import FINAL, now
 from streamops.operations import cluster_jobs, receipts, runbooks, settling
-from streamops.operations.context import StepContext
+from streamops.operations.context import How, StepContext
 from streamops.operations.operation import OVER, Operation, Request, StepRecord
 from streamops.operations.ports import Ports
 from streamops.store import documents, jobs, keys, locks
@@ -55,6 +55,7 @@ class Engine:
         self.ports, self.say, self.at_point = ports, say, at_point
         self.store = ports.store
         self._fences: dict[tuple[str, str], dict[str, int]] = {}  # by operation, of each scope whose lock is taken up
+        self._holders: dict[tuple[str, str], str] = {}  # by operation, under whose lock it is worked on
 
     # --- the life of an operation
 
@@ -69,10 +70,10 @@ class Engine:
             return found
         there = cluster_record.read(self.store) if request.job == CLUSTER else jobs.record(self.store, request.job)
         self.say(f"Found: {receipts.found_before(there)}")
-        lock = self._acquire(request.job, operation_id, request.runbook, owner)
+        lock = self._acquire(request.job, operation_id, request.runbook, owner, request.settles)
         renew = partial(locks.renew, self.store, request.job, operation_id, fence=lock.fence)
         with locks.renewing(lambda: renew(now())):  # settling may take longer than a lock lasts
-            for left in lock.unsettled:
+            for left in (name for name in lock.unsettled if name != request.settles):
                 self._settle(request.job, left, lock)
                 renew(now(), settled=(left,))
         if found is not None:
@@ -225,11 +226,7 @@ class Engine:
         Raises:
             RefusedError: its owner lives, it is over, or it is being undone.
         """
-        operation = self._orphan(job, operation_id, "resume")
-        if operation.undo:
-            raise RefusedError(f"Operation {operation_id} is being undone; finish that with 'operations abort'.")
-        self._change(job, operation_id, {"state": "running", "reason": ""})
-        return self._carry_on(job, operation_id)
+        return self._finish(self._orphan(job, operation_id, "resume"))
 
     def abort(self, job: str, operation_id: str) -> Operation:
         """Take an operation back whose owner is gone, and free the job.
@@ -237,15 +234,53 @@ class Engine:
         Raises:
             RefusedError: its owner lives, or it is over.
         """
-        self._orphan(job, operation_id, "abort")
-        with self._renewing(job, operation_id):
-            self.fail(job, operation_id, "aborted by an operator")
-            self.undo(job, operation_id)
-        operation = self._read(job, operation_id)
+        return self._take_back(self._orphan(job, operation_id, "abort"))
+
+    def _settle_as_asked(self, asked: Operation, name: str, how: How, why: str) -> Operation:
+        """Settle an operation whose owner is gone, under the lock of the one that was asked to do that.
+
+        Args:
+            asked: that one, which holds the lock.
+            why: of what is left as it is.
+
+        Returns:
+            The operation that was to be settled: as it is now, or as an earlier try left it.
+        """
+        job, operation = asked.job, self._read(asked.job, name)
+        renew = partial(locks.renew, self.store, job, asked.id, fence=self._fence(job, asked.id) or 0)
+        if operation.state not in OVER:
+            operation = self._turn(operation, renew(now()))
+            if how == "leave":
+                operation = self._leave(operation, why)
+            else:
+                operation = self._finish(operation) if how == "resume" else self._take_back(operation)
+        renew(now(), settled=(name,))
+        return operation
+
+    def _finish(self, operation: Operation) -> Operation:
+        if operation.undo:
+            raise RefusedError(f"Operation {operation.id} is being undone; finish that with 'operations abort'.")
+        self._change(operation.job, operation.id, {"state": "running", "reason": ""})
+        return self._carry_on(operation.job, operation.id)
+
+    def _take_back(self, operation: Operation) -> Operation:
+        job, name = operation.job, operation.id
+        with self._renewing(job, name):
+            self.fail(job, name, "aborted by an operator")
+            self.undo(job, name)
+        operation = self._read(job, name)
         if operation.state == "failed":
             operation = self._end(operation, "aborted")
-        self.release(job, operation_id)
+        self.release(job, name)
         return operation
+
+    def _leave(self, operation: Operation, why: str) -> Operation:
+        """Close an operation that can be neither finished nor taken back; nothing of what it did is touched."""
+        self._tell_truth(operation)
+        before = f"; it had failed: {operation.reason}" if operation.reason else ""
+        left = self._end(operation, "aborted", f"{why}{before}")
+        self.release(operation.job, operation.id)
+        return left
 
     def _carry_on(self, job: str, operation_id: str) -> Operation:
         with self._renewing(job, operation_id):
@@ -282,9 +317,24 @@ class Engine:
 
     # --- whose turn it is
 
-    def _acquire(self, job: str, operation_id: str, runbook: str, owner: Owner) -> locks.Lock:
-        """Take the lock, and with it the right to act: whoever had it before finds out at its next write."""
-        lock = locks.acquire(self.store, job, operation_id, runbook, owner, self.ports.owners.finished, now())
+    def _acquire(
+        self, job: str, operation_id: str, runbook: str, owner: Owner, settles: str | None = None
+    ) -> locks.Lock:
+        """Take the lock, and with it the right to act: whoever had it before finds out at its next write.
+
+        Args:
+            settles: an operation that a person says nobody works on; its run may be one that Airflow no longer knows.
+        """
+        owners = self.ports.owners
+        given_up = self.find(job, settles) if settles else None
+
+        def finished(holder: Owner) -> bool | None:
+            over = owners.finished(holder)
+            if over is None and given_up is not None and holder == given_up.owner:
+                return owners.forgotten(holder)
+            return over
+
+        lock = locks.acquire(self.store, job, operation_id, runbook, owner, finished, now())
         if job != CLUSTER:
             jobs.claim(self.store, job, lock.fence)
         return lock
@@ -306,6 +356,7 @@ class Engine:
     def _turn(self, operation: Operation, lock: locks.Lock, update: Mapping[str, Any] | None = None) -> Operation:
         """Write into the operation object, too, that it is this process's turn."""
         self._fences[operation.job, operation.id] = {operation.job: lock.fence}
+        self._holders[operation.job, operation.id] = lock.operation or operation.id
         operation = self._change(operation.job, operation.id, {**(update or {}), "fence": lock.fence})
         if operation.job == CLUSTER:
             cluster_jobs.take_up(self._context(operation))
@@ -313,7 +364,8 @@ class Engine:
 
     def _renew(self, job: str, operation_id: str) -> None:
         """Show that the owner lives. Raises LockedError: the lock is not this process's."""
-        locks.renew(self.store, job, operation_id, now(), fence=self._fence(job, operation_id) or 0)
+        holder = self._holders.get((job, operation_id), operation_id)
+        locks.renew(self.store, job, holder, now(), fence=self._fence(job, operation_id) or 0)
 
     def _fence(self, job: str, operation_id: str) -> int | None:
         return self._fences.get((job, operation_id), {}).get(job)
@@ -333,7 +385,7 @@ class Engine:
         self.fail(job, operation_id, "abandoned by its owner")
         back = runbooks.of(operation).undo_plan(operation)
         for name in back.steps:
-            self._run_undo(job, operation_id, name, locked=False)
+            self._run_undo(job, operation_id, name)
         self._end(operation, "undone" if back.steps else "aborted")
         if job == CLUSTER:
             cluster_jobs.release(self._context(operation))
@@ -360,12 +412,11 @@ class Engine:
         self.say(f"Step {name} of {operation_id} done in {seconds:.2f} s")
         return facts
 
-    def _run_undo(self, job: str, operation_id: str, name: str, *, locked: bool = True) -> None:
+    def _run_undo(self, job: str, operation_id: str, name: str) -> None:
         operation = self._read(job, operation_id)
         if name in operation.undo and operation.undo[name].finished:
             return
-        if locked:
-            self._renew(job, operation_id)
+        self._renew(job, operation_id)
         operation = self._record(job, operation_id, name, started=True, which="undo")
         self.at_point(f"undo:{name}", "before")
         context = self._context(operation)
@@ -433,7 +484,7 @@ class Engine:
 
     def _context(self, operation: Operation) -> StepContext:
         fences = self._fences.get((operation.job, operation.id), {})
-        return StepContext(self.ports, operation, self.say, fences=fences)
+        return StepContext(self.ports, operation, self.say, partial(self._settle_as_asked, operation), fences=fences)
 
     def _tell_truth(self, operation: Operation) -> None:
         """A job whose new driver ended for good is not running, whatever was wished for."""

@@ -152,6 +152,14 @@ class Recounted(Facts):
     measurements: tuple[dict[str, Any], ...] = ()
 
 
+class Settled(Facts):
+    """An operation that was settled, and how it ended."""
+
+    operation: str = ""
+    state: str = ""
+    reason: str = ""
+
+
 class Paused(Facts):
     """Whether reconciliation leaves the job alone."""
 

@@ -16,10 +16,10 @@ from pydantic import ValidationError
 from streamops.clients.airflow import Airflow, Run
 from streamops.model import records
 from streamops.model.errors import LockedError, NotFoundError, RefusedError, StreamOpsError, UnreachableError
-from streamops.model.names import CLUSTER
 from streamops.model.wording import wrong_fields
 from streamops.operations import runbooks
 from streamops.operations.operation import Operation, Request
+from streamops.operations.requests import ClusterRequest
 from streamops.store import documents, keys, waiting
 from streamops.store.object_store import ObjectStore
 
@@ -153,7 +153,7 @@ class Runbooks:
             LockedError: another operation holds the job; nothing was done.
             StreamOpsError: the runbook failed; the message is that of the failed step.
         """
-        own = {"runbook", "job"} if asked.job == CLUSTER else {"runbook"}
+        own = {"runbook", "job"} if isinstance(asked, ClusterRequest) else {"runbook"}
         conf = asked.model_dump(mode="json", exclude=own, exclude_unset=True)
         if self.airflow.installation:
             conf["streamops_conn_id"] = self.airflow.installation

@@ -89,6 +89,11 @@ class Request(BaseModel):
     def _kept(self, known: SerializerFunctionWrapHandler) -> dict[str, Any]:
         return {**known(self), **self._unknown}
 
+    @property
+    def settles(self) -> str | None:
+        """The operation that it settles, which then is not settled before it begins."""
+        return None
+
     def source_snapshot(self) -> tuple[str, str] | None:
         """The snapshot to start from, as job and name, if it names one of a job that may be another."""
         return None

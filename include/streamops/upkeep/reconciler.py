@@ -101,11 +101,13 @@ class Reconciler:
         found = locks.read(self.engine.store, scope)
         if found is None:
             return "free", None
-        if found.value.operation is None:  # who took it over was no operation, or was abandoned as well
-            left = next((name for name in found.value.unsettled if self._is_open(scope, name)), None)
-            return ("abandoned", left) if left else ("free", None)
-        stale = locks.is_stale(found, self.engine.ports.owners.finished)
-        return ("abandoned" if stale else "held"), found.value.operation
+        holder = found.value.operation
+        if not locks.is_stale(found, self.engine.ports.owners.finished):
+            return "held", holder
+        # Who took it over may have been no operation, or have died before it began: then what it had to settle is left.
+        known = (name for name in (holder, *found.value.unsettled) if name and self._is_open(scope, name))
+        left = next(known, holder)
+        return ("abandoned", left) if left else ("free", None)
 
     def _is_open(self, scope: str, name: str) -> bool:
         operation = self.engine.find(scope, name)

@@ -86,6 +86,7 @@ class _Owners:
     """Whether the owner of a lock is over, as Airflow says."""
 
     finished: Callable[[Owner], bool | None]
+    forgotten: Callable[[Owner], bool]
 
 
 class _Submitter(SparkSubmitter):
@@ -215,6 +216,7 @@ class StreamOpsHook(BaseHook):
         finished: Callable[[Owner], bool | None],
         submit: Callable[[Submission], str] = _nothing,
         at_point: Callable[[str, str], None] = lambda step, when: None,
+        forgotten: Callable[[Owner], bool] = lambda owner: False,
     ) -> Engine:
         """The engine that carries out an operation's steps.
 
@@ -223,12 +225,13 @@ class StreamOpsHook(BaseHook):
             finished: whether the DAG run of an owner has finished; None when Airflow does not know it.
             submit: puts a driver on the cluster and returns Spark's id of it; left out by what submits none.
             at_point: called before and after each side effect.
+            forgotten: whether Airflow says that it knows no such run.
         """
         ports = Ports(
             store=self.store,
             submitter=_Submitter(self.settings, submit),
             ledger=_LateLedger(self.settings),
-            owners=_Owners(finished),
+            owners=_Owners(finished, forgotten),
             recount=self._recount,
             retention=lambda: self.retention,
             free_bytes=lambda: free_bytes(self.settings),
@@ -240,7 +243,7 @@ class StreamOpsHook(BaseHook):
 
     def task_engine(self, context: Context, say: Callable[[str], None]) -> Engine:
         """The engine in a running task: it stops acting once the task may no longer run."""
-        return self.engine(say, runs.finished(context), self._submit, runs.fence(context))
+        return self.engine(say, runs.finished(context), self._submit, runs.fence(context), runs.forgotten(context))
 
     def watcher(self) -> Engine:
         """An engine that only looks (``Engine.poll``)."""

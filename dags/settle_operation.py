@@ -1,0 +1,31 @@
+"""
+# Settle an operation that nobody works on
+
+**What it does.** Takes over an operation whose DAG run, or command, is gone, and does with it what you choose.
+
+- *resume*: finishes it from its recorded step.
+- *abort*: takes it back, so that what ran before runs again.
+- *leave*: closes it and touches nothing else; a standby of it, which nobody would use, is told to end.
+
+**When to use it.** `reconcile` settles what a finished run has left, and the next operation on the job would. Use this
+when Airflow no longer knows the run (it was deleted, or Airflow lost its database); or, with *leave*, when taking it back
+fails each time, so that the job could not be operated on at all: afterwards `cancel_job`, `restore_job` and
+`delete_job` work again. Look first at `streamops operations show ID`.
+
+**What it changes.** What the steps of the other operation change, under this run's lock and in this run's log. With
+*leave* only records: the log of `check` says what is left, and the operation keeps your reason.
+
+**What can go wrong, and how to recover.**
+
+- *Every task is skipped*: someone holds the job. If it is the run of that operation, it still lives: end that first, by
+  marking it as failed.
+- *There is nothing to settle*: the operation is over; refused.
+- *It cannot be finished*: it is taken back, and this run fails with the reason.
+- *It cannot be taken back*: this run fails with the reason. Mend the cause and trigger again, or choose *leave*.
+- *Airflow or a worker died*: the task continues at the recorded step, also of the other operation. Clearing it is safe.
+"""
+
+from streamops.operations.runbooks.settle_operation import SETTLE_OPERATION
+from streamops_airflow.dags import runbook_dag
+
+dag = runbook_dag(SETTLE_OPERATION, __doc__)
