@@ -8,8 +8,8 @@
 - *leave*: closes it and touches nothing else; a standby of it, which nobody would use, is told to end.
 
 **When to use it.** `reconcile` settles what a finished run has left, and the next operation on the job would. Use this
-when Airflow no longer knows the run (it was deleted, or Airflow lost its database); or, with *leave*, when taking it back
-fails each time, so that the job could not be operated on at all: afterwards `cancel_job`, `restore_job` and
+when Airflow no longer knows the run (it was deleted, or Airflow lost its database); or, with *leave*, when taking it
+back fails each time, so that nothing else can be done with the job: afterwards `cancel_job`, `restore_job` and
 `delete_job` work again. Look first at `streamops operations show ID`.
 
 **What it changes.** What the steps of the other operation change, under this run's lock and in this run's log. With

@@ -10,6 +10,7 @@ from streamops.model.records import now
 from streamops.operations import runbooks
 from streamops.operations.follow import request as ask
 from streamops.operations.operation import Operation, StepRecord
+from streamops.operations.requests import fields
 from streamops.operations.runbook import Runbook
 from streamops.operations.runbooks import RUNBOOKS
 from streamops.operations.runbooks.cancel_job import CancelJob
@@ -26,8 +27,10 @@ def test_steps_of_a_task_stand_together_and_the_check_comes_first(runbook: Runbo
 
 @pytest.mark.parametrize("runbook", RUNBOOKS.values(), ids=RUNBOOKS)
 def test_a_way_back_has_only_steps_that_there_are(runbook: Runbook) -> None:
-    moment, minimal = now(), {"version": "v1", "snapshot": "s", "action": "pause"}
+    moment, minimal = now(), {"version": "v1", "snapshot": "s", "operation": "left"}
     known = {name: value for name, value in minimal.items() if name in runbook.request.model_fields}
+    if choices := fields(runbook.request).get("action", {}).get("enum"):
+        known["action"] = choices[0]
     request = ask(runbook.name, **({} if runbook.name.endswith("_cluster") else {"job": "sums"}), **known)
     operation = Operation(id="o", request=request, owner=Owner(kind="cli"), created=moment, updated=moment)
     assert runbook.undo_plan(operation).steps == ()  # nothing was done
@@ -59,6 +62,10 @@ def test_an_unknown_runbook_is_refused_with_those_there_are() -> None:
         ({"runbook": "restore_job"}, "snapshot: Field required"),
         ({"runbook": "rollback_job", "version": "v1"}, "version: rollback_job has no such"),
         ({"runbook": "restore_job", "snapshot": "s", "params": {"size": 1}}, "params: restore_job has no such"),
+        ({"runbook": "pause_job", "action": "stop"}, "action"),
+        ({"runbook": "manage_snapshot", "snapshot": "s", "action": "import"}, "archive: goes with the action import"),
+        ({"runbook": "manage_snapshot", "snapshot": "s", "action": "pin", "trust": True}, "trust: goes with"),
+        ({"runbook": "settle_operation", "operation": "o", "action": "undo"}, "action"),
         ({"runbook": "cancel_job", "forse": True}, "forse: cancel_job has no such"),
         ({"runbook": "snapshot_job", "snapshot": "../x"}, "snapshot name"),
         ({"runbook": "snapshot_job", "snapshot": "a" * 129}, "snapshot name"),

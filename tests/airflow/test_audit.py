@@ -39,6 +39,7 @@ BEFORE: dict[str, list[tuple[str, dict[str, Any]]]] = {
     "rollback_job": [("upgrade_job", {"version": "v2", "snapshot": "s0"})],
     "restore_job": [("snapshot_job", {"snapshot": "s0"})],
     "restart_cluster": [("shutdown_cluster", {})],
+    "manage_snapshot": [("snapshot_job", {"snapshot": "s0"})],
 }
 ASKED: dict[str, dict[str, Any]] = {
     "deploy_job": {"version": "v1"},
@@ -47,6 +48,8 @@ ASKED: dict[str, dict[str, Any]] = {
     "restore_job": {"snapshot": "s0"},
     "scale_cluster": {"size": 1},
     "pause_job": {"action": "pause"},
+    "manage_snapshot": {"action": "pin", "snapshot": "s0"},
+    "settle_operation": {"action": "abort", "operation": "left"},
 }
 
 
@@ -180,6 +183,8 @@ def prepared(rig: Rig, runbook: str) -> None:
         owner = rig.owner()
         scope = {} if issubclass(RUNBOOKS[name].request, ClusterRequest) else {"job": JOB}
         rig.engine().run(patient(name, **scope, **asked), owner, f"{name}-{rig.count}")
+    if runbook == "settle_operation":
+        rig.leave("check")
 
 
 QUICK = ("cancel_job", "upgrade_job")

@@ -77,6 +77,9 @@ def test_a_snapshot_is_listed_verified_kept_and_removed(rig: Rig, hook: Snapshot
     assert hook.list(JOB) == []
     with pytest.raises(NotFoundError):
         hook.show(JOB, "S1")
+    assert hook.undelete(JOB, "S1").name == "S1"
+    done = {item.request.runbook for item in list_operations(rig.store, JOB)}
+    assert done == {"deploy_job", "snapshot_job", "manage_snapshot"}
 
 
 def test_with_cancel_the_job_stops_and_starts_again_from_it(rig: Rig, hook: SnapshotHook) -> None:

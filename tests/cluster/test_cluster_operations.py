@@ -314,6 +314,26 @@ def test_an_abandoned_operation_of_the_cluster_is_taken_back_before_the_next_one
     assert rig.recount("a")
 
 
+@pytest.mark.full
+def test_an_operation_of_the_cluster_that_airflow_forgot_is_taken_back_with_its_jobs_by_who_is_asked_to(
+    rig: Rig,
+) -> None:
+    asked = prepared(rig, "scale_cluster")
+    with pytest.raises(Killed):
+        rig.tasks(rig.engine(killer("resume_jobs", "before")), asked, rig.owner(), "left")
+    settle = ask("settle_operation", job=CLUSTER, operation="left", action="abort")
+    owner, first = rig.owner(), rig.engine(killer("settle", "after"))
+    with pytest.raises(Killed):
+        rig.tasks(first, settle, owner, "settle")
+    rig.tasks(rig.engine(), settle, owner, "settle")
+    assert rig.engine().find(CLUSTER, "left").state == "undone"
+    assert receipts.read(rig.store, CLUSTER, "settle").state == "succeeded"
+    assert not rig.nodes.leaving
+    checks.free(rig, JOB, CLUSTER)
+    rig.commits_more()
+    assert rig.recount("a")
+
+
 def test_the_keys_of_the_cluster_are_beside_those_of_jobs() -> None:
     assert keys.lock(CLUSTER) == "cluster/lock.json"
     assert keys.operation(CLUSTER, "x").startswith("cluster/operations/")

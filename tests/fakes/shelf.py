@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from fakes import object_server
 from fakes.driver import Stage
+from fakes.rig import Killed, Runs
 from streamops import snapshots
 from streamops.model import records
 from streamops.model.manifest import Manifest
+from streamops.model.owner import Owner
 from streamops.model.records import Deployment, JobRecord, StageStart
+from streamops.operations import runbooks
+from streamops.operations.engine import AtPoint, Engine
+from streamops.operations.operation import Operation, Request
+from streamops.operations.ports import Ports
 from streamops.settings import Settings
 from streamops.snapshots import Origin
 from streamops.spark import checkpoints
@@ -16,6 +24,41 @@ from streamops.store.object_store import ObjectStore
 
 JOB = "sums"
 STAGES = ("a", "b")
+
+
+ADA = Owner(kind="airflow", dag_id="runbook", run_id="run", user="ada")
+
+
+def engine(store: ObjectStore, retention: ObjectStore, at_point: AtPoint = lambda step, when: None) -> Engine:
+    """For operations that neither put anything on the cluster nor read a topic."""
+    nothing: dict[str, object] = {"submitter": None, "ledger": None, "recount": None}
+    return Engine(Ports(store=store, owners=Runs(), retention=lambda: retention, **nothing), at_point=at_point)
+
+
+def killed_everywhere(of: Callable[[AtPoint], Engine], asked: Request, name: str = "op") -> Operation:
+    """A DAG run's tasks, killed at each point that they reach for the first time, and tried again."""
+    points: list[tuple[str, str]] = []
+
+    def at_point(step: str, when: str) -> None:
+        if (step, when) not in points:
+            points.append((step, when))
+            raise Killed
+
+    while True:
+        made = of(at_point)
+        try:
+            made.begin(asked, ADA, name)
+            for task in runbooks.of(asked).tasks:
+                made.run_task(asked.job, name, task)
+            made.release(asked.job, name)
+            break
+        except Killed:
+            continue
+    assert points == [(step.name, when) for step in runbooks.of(asked).plan(asked) for when in ("before", "after")]
+    found = made.find(asked.job, name)
+    assert found is not None
+    assert found.state == "succeeded"
+    return found
 
 
 class Shelf:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import uuid
 from datetime import timedelta
 
 import pytest
 
+from fakes import shelf as shelves
 from fakes.shelf import JOB, Shelf
 from streamops import snapshots
 from streamops.model import records
 from streamops.model.definitions import Keep, parse
 from streamops.model.errors import LockedError, RefusedError
 from streamops.model.owner import Owner
+from streamops.operations import needs
 from streamops.operations.follow import request as ask
 from streamops.operations.operation import Operation
 from streamops.snapshots import marks
@@ -39,6 +42,12 @@ def shelf(bucket) -> Shelf:
 def prune(shelf: Shelf, keep: Keep | None, **more: object) -> dict[str, str]:
     done = housekeeping.prune(shelf.retention, JOB, keep, ADA, nobody, **more)
     return {verdict.name: verdict.why for verdict in done.verdicts if not verdict.keep}
+
+
+def remove(shelf: Shelf, name: str) -> None:
+    """As the runbook does it."""
+    asked = ask("manage_snapshot", job=JOB, action="remove", snapshot=name)
+    shelves.engine(shelf.store, shelf.retention).run(asked, ADA, f"remove-{name}-{uuid.uuid4().hex[:4]}")
 
 
 def names(shelf: Shelf) -> list[str]:
@@ -77,9 +86,9 @@ def test_what_is_pinned_in_use_or_the_only_good_one_stays(shelf: Shelf) -> None:
     assert why["s3"].startswith("the last good one")
     for name, reason in (("s1", "pinned"), ("s2", "in use by deployment 2")):
         with pytest.raises(RefusedError, match=reason):
-            housekeeping.remove(shelf.retention, JOB, name, "by hand", ADA, nobody)
+            remove(shelf, name)
     assert marks.unpin(shelf.retention, JOB, "s1")
-    housekeeping.remove(shelf.retention, JOB, "s1", "by hand", ADA, nobody)
+    remove(shelf, "s1")
     assert names(shelf) == ["s2", "s3"]
 
 
@@ -90,7 +99,7 @@ def test_a_stopped_job_and_a_fork_hold_what_they_need(shelf: Shelf) -> None:
     fork = Shelf(shelf.settings, job="fork")
     fork.deploy(2, from_snapshot=f"{JOB}/s2")
     assert set(prune(shelf, Keep(last=1))) == {"s3", "s4"}
-    assert "deployment 2 of fork" in housekeeping.users(shelf.store)[JOB, "s2"][0]
+    assert "deployment 2 of fork" in needs.users(shelf.store)[JOB, "s2"][0]
 
 
 def test_what_an_operation_under_way_needs_stays(shelf: Shelf) -> None:
@@ -109,7 +118,7 @@ def test_nothing_is_done_while_an_operation_holds_the_job(shelf: Shelf) -> None:
     with pytest.raises(LockedError, match="op-1"):
         prune(shelf, Keep(last=1))
     with pytest.raises(LockedError, match="op-1"):
-        housekeeping.remove(shelf.retention, JOB, "s1", "by hand", ADA, nobody)
+        remove(shelf, "s1")
     assert len(names(shelf)) == 5
     locks.release(shelf.store, JOB, "op-1")
     assert len(prune(shelf, Keep(last=1))) == 4
@@ -131,7 +140,7 @@ def test_an_abandoned_operation_is_not_hidden_by_retention(shelf: Shelf, monkeyp
 
 def test_without_a_rule_everything_stays_and_old_removals_are_still_freed(shelf: Shelf) -> None:
     assert housekeeping.keep_of(shelf.store, JOB) is None
-    housekeeping.remove(shelf.retention, JOB, "s1", "by hand", ADA, nobody)
+    remove(shelf, "s1")
     before = shelf.bytes_kept()
     assert not prune(shelf, None, moment=records.now() + timedelta(days=15))
     assert names(shelf) == ["s2", "s3", "s4", "s5"]

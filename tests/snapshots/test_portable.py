@@ -7,21 +7,32 @@ import json
 import secrets
 import tarfile
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import pytest
 from pydantic import SecretStr
 
 from fakes import object_server
+from fakes import shelf as shelves
 from fakes.rig import definition
 from fakes.shelf import JOB, Shelf
 from streamops import snapshots
 from streamops.model import records
-from streamops.model.errors import NotFoundError, PublishedError, SnapshotExistsError, SnapshotRefusedError
+from streamops.model.errors import (
+    NotFoundError,
+    PublishedError,
+    SnapshotExistsError,
+    SnapshotRefusedError,
+    StreamOpsError,
+)
 from streamops.model.manifest import Manifest
+from streamops.operations import receipts
+from streamops.operations.engine import AtPoint, Engine
+from streamops.operations.follow import request as ask
 from streamops.settings import Settings
 from streamops.snapshots import portable, verification
-from streamops.store import documents, keys
+from streamops.snapshots.portable import Imported
+from streamops.store import documents, keys, object_store
 from streamops.store.object_store import ObjectStore
 from streamops.versions import archives, artifacts, libraries
 from streamops.versions.artifacts import ArtifactManifest
@@ -96,6 +107,11 @@ def edited(path: Path, change: object) -> Path:
     return target
 
 
+def load(store: ObjectStore, path: Path, **more: Any) -> Imported:
+    with path.open("rb") as source:
+        return portable.load(store, source, path.name, **more)
+
+
 def nothing_there(store: ObjectStore) -> bool:
     return not snapshots.entries(store, JOB)
 
@@ -103,7 +119,7 @@ def nothing_there(store: ObjectStore) -> bool:
 def test_who_publishes_other_content_meanwhile_is_noticed(shelf: Shelf, packed: tuple[Manifest, Path]) -> None:
     other = Overtaken(Elsewhere(shelf.settings).settings)
     with pytest.raises(PublishedError, match="published here with other content"):
-        portable.load(other, packed[1], trust=True)
+        load(other, packed[1], trust=True)
     assert nothing_there(other)
 
 
@@ -111,9 +127,9 @@ def test_it_arrives_whole_and_signed_by_its_new_home(shelf: Shelf, packed: tuple
     manifest, path = packed
     other = Elsewhere(shelf.settings)
     with pytest.raises(SnapshotRefusedError, match=r"not accepted here.*--trust"):
-        portable.load(other.store, path)
+        load(other.store, path)
     assert not list(other.store.list(""))  # refused before anything was written
-    done = portable.load(other.store, path, trust=True)
+    done = load(other.store, path, trust=True)
     assert (done.objects, done.skipped, done.published) == (len(manifest.objects), 0, True)
     arrived = snapshots.load(other.store, JOB, "s")
     assert arrived.signature.startswith("hmac-sha256:other:")
@@ -127,7 +143,7 @@ def test_it_arrives_whole_and_signed_by_its_new_home(shelf: Shelf, packed: tuple
     assert artifacts.load_manifest(other.store, JOB, "v1").definition.job == JOB
     assert other.store.get(artifacts.load_manifest(other.store, JOB, "v1").archive).body == CODE
     assert other.store.get(keys.runtime(archives.sha256(RUNTIME))).body == RUNTIME
-    assert portable.load(other.store, path, trust=True).skipped == len(manifest.objects)  # once more: nothing to do
+    assert load(other.store, path, trust=True).skipped == len(manifest.objects)  # once more: nothing to do
 
 
 def test_an_installation_that_accepts_the_key_needs_no_word_of_trust(
@@ -135,7 +151,7 @@ def test_an_installation_that_accepts_the_key_needs_no_word_of_trust(
 ) -> None:
     own = shelf.settings.snapshot_keys.get_secret_value()
     other = Elsewhere(shelf.settings, f"new:{secrets.token_hex(32)},{own}")
-    portable.load(other.store, packed[1])
+    load(other.store, packed[1])
     assert snapshots.load(other.store, JOB, "s").signature.startswith("hmac-sha256:new:")
 
 
@@ -155,11 +171,48 @@ def test_an_import_that_died_goes_on(shelf: Shelf, packed: tuple[Manifest, Path]
             raise Died
 
     with pytest.raises(Died):
-        portable.load(other.store, path, trust=True, progress=die)
+        load(other.store, path, trust=True, progress=die)
     assert nothing_there(other.store)
-    done = portable.load(other.store, path, trust=True)
+    done = load(other.store, path, trust=True)
     assert (done.skipped, done.objects) == (7, len(manifest.objects) - 7)
     assert not verification.read_back(other.store, snapshots.load(other.store, JOB, "s"))
+
+
+def test_a_run_imports_what_was_uploaded_and_leaves_nothing_of_it_wherever_it_is_killed(
+    shelf: Shelf, packed: tuple[Manifest, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(object_store, "AHEAD", 10_000)  # much less than the archive
+    manifest, path = packed
+    other = Elsewhere(shelf.settings)
+    retention = ObjectStore(other.settings.for_retention())
+    staged = portable.stage(other.store, path)
+    assert portable.stage(other.store, path) == staged == (JOB, "s", archives.sha256(path.read_bytes()))
+    archive = keys.snapshot_upload(JOB, staged.sha256)
+    assert len(list(other.store.versions(archive))) == 1  # it was sent once
+
+    def engine(at_point: AtPoint = lambda step, when: None) -> Engine:
+        return shelves.engine(other.store, retention, at_point)
+
+    asked = ask("manage_snapshot", job=JOB, action="import", snapshot="s", archive=staged.sha256)
+    for name, wrong, says in (
+        ("untrusted", {}, "not accepted here"),
+        ("misnamed", {"snapshot": "t", "trust": True}, "holds sums/s, not sums/t"),
+        ("absent", {"archive": "0" * 64}, "'streamops snapshots import FILE' uploads it"),
+    ):
+        with pytest.raises(StreamOpsError, match=says):
+            engine().run(asked.model_copy(update=wrong), shelves.ADA, name)
+    assert nothing_there(other.store)
+    snapshots.remove_leftovers(other.store, JOB, deleting=lambda: retention)
+    assert other.store.exists(archive)  # the next try need not send it again
+
+    done = shelves.killed_everywhere(engine, asked.model_copy(update={"trust": True}))
+    assert done.facts("change")["objects"] == len(manifest.objects)
+    arrived = snapshots.load(other.store, JOB, "s")
+    assert not verification.read_back(other.store, arrived)
+    assert not list(other.store.versions(archive))
+    receipt = receipts.read(other.store, JOB, "op")
+    assert receipt is not None
+    assert (receipt.snapshot, receipt.requested_by) == (f"{JOB}/s", "ada")
 
 
 def test_an_export_that_died_leaves_no_file(shelf: Shelf, tmp_path: Path) -> None:
@@ -208,17 +261,17 @@ def test_an_archive_with_anything_wrong_is_refused(shelf: Shelf, packed: tuple[M
     }
     for name, change in changes.items():
         with pytest.raises(SnapshotRefusedError):
-            portable.load(other.store, edited(path, change), trust=True)
+            load(other.store, edited(path, change), trust=True)
         assert nothing_there(other.store), name
     whole = path.read_bytes()
     for length in (0, 100, len(whole) // 2, len(whole) - 11 * 1024):
         path.with_name("cut.tar").write_bytes(whole[:length])
         with pytest.raises(SnapshotRefusedError, match=r"cut\.tar"):
-            portable.load(other.store, path.with_name("cut.tar"))
+            load(other.store, path.with_name("cut.tar"))
         assert nothing_there(other.store), length
     with pytest.raises(NotFoundError):
-        portable.load(other.store, path.with_name("none.tar"))
-    portable.load(other.store, path)  # the good one arrives all the same
+        portable.stage(other.store, path.with_name("none.tar"))
+    load(other.store, path)  # the good one arrives all the same
     assert not verification.read_back(other.store, snapshots.load(other.store, JOB, "s"))
 
 
@@ -233,20 +286,20 @@ def test_a_description_of_the_version_without_signature_needs_a_word_of_trust(
     other = Elsewhere(shelf.settings, shelf.settings.snapshot_keys.get_secret_value())
     path = edited(packed[1], unsigned)
     with pytest.raises(SnapshotRefusedError, match=r"is not signed.*--trust"):
-        portable.load(other.store, path)
+        load(other.store, path)
     assert nothing_there(other.store)
-    portable.load(other.store, path, trust=True)
+    load(other.store, path, trust=True)
     assert "signature" not in json.loads(other.store.get(keys.artifact_manifest(JOB, "v1")).body)
 
 
 def test_what_is_there_already_is_never_overwritten(shelf: Shelf, packed: tuple[Manifest, Path]) -> None:
     with pytest.raises(SnapshotExistsError):
-        portable.load(shelf.store, packed[1])  # at home the name is taken by the original
+        load(shelf.store, packed[1])  # at home the name is taken by the original
     other = Elsewhere(shelf.settings)
     version = artifacts.load_manifest(shelf.store, JOB, "v1").model_copy(update={"artifact_sha256": "0" * 64})
     documents.write(other.store, keys.artifact_manifest(JOB, "v1"), version)
     with pytest.raises(PublishedError, match="other content"):
-        portable.load(other.store, packed[1], trust=True)
+        load(other.store, packed[1], trust=True)
     assert nothing_there(other.store)
 
 
@@ -263,7 +316,7 @@ def test_the_shared_library_comes_along_and_another_of_its_name_is_refused(shelf
     portable.export(shelf.store, JOB, "s", path)
 
     other = Elsewhere(shelf.settings)
-    portable.load(other.store, path, trust=True)
+    load(other.store, path, trust=True)
     assert libraries.load(other.store, "shared", "v1").use == use
     with libraries.unpacked(other.store, use) as place:
         assert (place / "shared.py").read_text() == "A = 1\n"
@@ -273,5 +326,5 @@ def test_the_shared_library_comes_along_and_another_of_its_name_is_refused(shelf
     (source / "shared.py").write_text("A = 2\n")
     libraries.publish(third.store, source)
     with pytest.raises(PublishedError, match=r"Library shared/v1 is published here with other content"):
-        portable.load(third.store, path, trust=True)
+        load(third.store, path, trust=True)
     assert nothing_there(third.store)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,13 +13,15 @@ from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from streamops import snapshots as catalogue
-from streamops.cli import console, operations
-from streamops.cli.operations import Owners
+from streamops.cli import console, here, verbs
+from streamops.cli.here import Owners
 from streamops.model.definitions import Keep
 from streamops.model.errors import RefusedError, SnapshotRefusedError, UnhealthyError
 from streamops.model.names import checked
 from streamops.model.owner import Owner
 from streamops.model.records import now
+from streamops.operations.facts import Checked, Managed
+from streamops.operations.operation import Operation
 from streamops.snapshots import difference, marks, portable, verification
 from streamops.store import jobs
 from streamops.store.object_store import ObjectStore
@@ -105,42 +108,64 @@ def show(snapshot: Address, json: console.Json = False) -> None:
 @app.command("pin")
 @console.guarded
 def pin(
-    snapshot: Address, reason: Annotated[str, typer.Option("--reason", help="Why it must be kept.")] = "kept by hand"
+    snapshot: Address,
+    reason: Annotated[str, typer.Option("--reason", help="Why it must be kept.")] = "kept by hand",
+    dry_run: verbs.DRY_RUN = False,
+    without_airflow: verbs.HERE = False,
+    json: console.Json = False,
 ) -> None:
     """Keep a snapshot whatever the rule says."""
-    job, name = address(snapshot)
-    marks.pin(console.store(), job, name, reason, getpass.getuser())
-    console.say(f"Snapshot {job}/{name} is pinned: {reason}.")
+    how = {"dry_run": dry_run, "without_airflow": without_airflow, "json": json}
+    _manage("pin", snapshot, lambda done, what: f"{what} is pinned: {reason}.", reason=reason, **how)
 
 
 @app.command("unpin")
 @console.guarded
-def unpin(snapshot: Address) -> None:
+def unpin(
+    snapshot: Address, dry_run: verbs.DRY_RUN = False, without_airflow: verbs.HERE = False, json: console.Json = False
+) -> None:
     """Leave a snapshot to the rule again."""
-    job, name = address(snapshot)
-    was = marks.unpin(console.retention(), job, name)
-    console.say(f"Snapshot {job}/{name} is {'no longer' if was else 'not'} pinned.")
+
+    def told(done: Operation, what: str) -> str:
+        return f"{what} is {'not' if done.reported('check', Checked).unchanged else 'no longer'} pinned."
+
+    _manage("unpin", snapshot, told, dry_run=dry_run, without_airflow=without_airflow, json=json)
 
 
 @app.command("remove")
 @console.guarded
 def remove(
-    snapshot: Address, reason: Annotated[str, typer.Option("--reason", help="Why, for the list of removed ones.")] = ""
+    snapshot: Address,
+    reason: Annotated[str, typer.Option("--reason", help="Why, for the list of removed ones.")] = "by hand",
+    dry_run: verbs.DRY_RUN = False,
+    without_airflow: verbs.HERE = False,
+    json: console.Json = False,
 ) -> None:
     """Remove a snapshot; 'undelete' brings it back for 14 days."""
-    settings = console.settings()
-    job, name = address(snapshot)
-    housekeeping.remove(console.retention(), job, name, reason or "by hand", owner(), Owners(settings).finished)
-    console.say(f"Snapshot {job}/{name} is removed; for 14 days 'streamops snapshots undelete {job}/{name}' undoes it.")
+    undo = f"'streamops snapshots undelete {snapshot}' undoes it"
+    how = {"dry_run": dry_run, "without_airflow": without_airflow, "json": json}
+    _manage("remove", snapshot, lambda done, what: f"{what} is removed; for 14 days {undo}.", reason=reason, **how)
 
 
 @app.command("undelete")
 @console.guarded
-def undelete(snapshot: Address) -> None:
+def undelete(
+    snapshot: Address, dry_run: verbs.DRY_RUN = False, without_airflow: verbs.HERE = False, json: console.Json = False
+) -> None:
     """Bring a removed snapshot back."""
+
+    def told(done: Operation, what: str) -> str:
+        found = done.reported("change", Managed)
+        return f"{what} is back: {found.bytes:,} bytes in {found.objects} objects."
+
+    _manage("undelete", snapshot, told, dry_run=dry_run, without_airflow=without_airflow, json=json)
+
+
+def _manage(action: str, snapshot: str, told: Callable[[Operation, str], str], **more: Any) -> None:
+    """Have the runbook do one thing; ``told`` makes the last line, from what was done and what to call the snapshot."""
     job, name = address(snapshot)
-    manifest = catalogue.undelete(console.retention(), job, name)
-    console.say(f"Snapshot {job}/{name} is back: {manifest.size:,} bytes in {len(manifest.objects)} objects.")
+    what = f"Snapshot {job}/{name}"
+    verbs.carry_out("manage_snapshot", lambda done: told(done, what), action=action, job=job, snapshot=name, **more)
 
 
 @app.command("removed")
@@ -219,7 +244,7 @@ def verify(
     say = (lambda line: None) if json else console.say
     tests = None
     if restore:
-        tests = RestoreTests(settings, operations.engine(settings, store, Owners(settings), say), owner(), say)
+        tests = RestoreTests(settings, here.engine(settings, store, Owners(settings), say), owner(), say)
     found: dict[str, object] = {}
     wrong = []
     for job, name in names:
@@ -285,14 +310,21 @@ def export(snapshot: Address, file: Annotated[Path, typer.Argument(metavar="FILE
 def import_(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A file that 'export' wrote.")],
     trust: Annotated[bool, typer.Option("--trust", help="Accept it although another installation signed it.")] = False,
+    without_airflow: verbs.HERE = False,
+    json: console.Json = False,
 ) -> None:
     """Bring a snapshot from a file into this installation. Run it again if it died: it continues."""
     with _Bar(str(file)) as bar:
-        done = portable.load(console.store(), file, trust=trust, progress=bar.show)
-    place = f"{done.manifest.job}/{done.manifest.name}"
-    there = f", {done.skipped} were there already" if done.skipped else ""
-    published = f"; version {done.manifest.version} is published now" if done.published else ""
-    console.say(f"Snapshot {place} is here: {done.objects} objects brought{there}{published}.")
+        staged = portable.stage(console.store(), file, bar.show)
+
+    def told(done: Operation, what: str) -> str:
+        found = done.reported("change", Managed)
+        there = f", {found.skipped} were there already" if found.skipped else ""
+        published = f"; version {found.version} is published now" if found.published else ""
+        return f"{what} is here: {found.objects} objects brought{there}{published}."
+
+    how = {"dry_run": False, "without_airflow": without_airflow, "json": json}
+    _manage("import", f"{staged.job}/{staged.name}", told, archive=staged.sha256, trust=trust or None, **how)
 
 
 @app.command("schedule")

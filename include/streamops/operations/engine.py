@@ -15,6 +15,7 @@ from typing import Any
 from streamops.cluster import record as cluster_record
 from streamops.model.errors import (
     ConflictError,
+    LockedError,
     NotFoundError,
     OvertakenError,
     RefusedError,
@@ -217,7 +218,13 @@ class Engine:
             LockedError: another operation holds the job; nothing was done.
             StreamOpsError: what failed, after it was undone.
         """
-        self.begin(request, owner, operation_id)
+        try:
+            self.begin(request, owner, operation_id)
+        except LockedError:
+            raise
+        except StreamOpsError:  # what was abandoned before could not be settled
+            self.release(request.job, operation_id)
+            raise
         return self._carry_on(request.job, operation_id)
 
     def resume(self, job: str, operation_id: str) -> Operation:

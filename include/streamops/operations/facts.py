@@ -152,6 +152,17 @@ class Recounted(Facts):
     measurements: tuple[dict[str, Any], ...] = ()
 
 
+class Managed(Facts):
+    """What was done with a snapshot; ``skipped`` objects of an import were there, ``published`` its version was not."""
+
+    snapshot: str = ""
+    objects: int = 0
+    bytes: int = 0
+    skipped: int = 0
+    version: str = ""
+    published: bool = False
+
+
 class Settled(Facts):
     """An operation that was settled, and how it ended."""
 

@@ -53,8 +53,13 @@ def load(store: ObjectStore, job: str, name: str) -> Manifest:
     """The manifest of a snapshot. Raises NotFoundError, SnapshotRefusedError."""
     manifest = find(store, job, name)
     if manifest is None:
-        raise NotFoundError(f"Job {job} has no snapshot {name}; 'streamops snapshots {job}' lists what there is.")
+        raise missing(job, name)
     return manifest
+
+
+def missing(job: str, name: str) -> NotFoundError:
+    """That there is no such snapshot."""
+    return NotFoundError(f"Job {job} has no snapshot {name}; 'streamops snapshots {job}' lists what there is.")
 
 
 def require_free_name(store: ObjectStore, job: str, name: str) -> None:

@@ -15,7 +15,7 @@ def remove_leftovers(
     """Remove the data of attempts that never became a snapshot. Only for the holder of the job's operation lock.
 
     An object that any snapshot needs stays, whoever copied it; so does everything of a snapshot that was removed
-    and can still be brought back.
+    and can still be brought back, and an archive that waits to be imported.
 
     Args:
         keep: attempts whose data stays.
@@ -33,7 +33,8 @@ def remove_leftovers(
         item.manifest for item in gone if item.manifest
     ]
     attempts = {manifest.attempt for manifest in manifests} | set(keep)
-    unused = [prefix for prefix in store.prefixes(root) if prefix.removeprefix(root).rstrip("/") not in attempts]
+    named = {prefix: prefix.removeprefix(root).rstrip("/") for prefix in store.prefixes(root)}
+    unused = [prefix for prefix, name in named.items() if name not in attempts and not name.startswith(keys.UPLOAD)]
     if not unused:
         return 0
     needed = {item.key for manifest in manifests for item in manifest.objects}

@@ -51,6 +51,14 @@ class Imported:
     published: bool
 
 
+class Staged(NamedTuple):
+    """An archive in the bucket: the snapshot that it says it holds, and the hash that names it."""
+
+    job: str
+    name: str
+    sha256: str
+
+
 class _Wanted(NamedTuple):
     """An object to export: the name of its member, and which version of what, with its hash."""
 
@@ -92,37 +100,80 @@ def export(
     return manifest
 
 
+def stage(store: ObjectStore, source: Path, progress: Progress = lambda done, all: None) -> Staged:
+    """Put an archive into the bucket, from where it can be imported; one that is there already is not sent again.
+
+    What becomes of one that nobody imports: retention frees it, as all that belongs to no snapshot.
+
+    Raises:
+        NotFoundError: there is no such file.
+        SnapshotRefusedError: it is no archive of a snapshot.
+    """
+    if not source.is_file():
+        raise NotFoundError(f"There is no file {source}.")
+    size, digest = source.stat().st_size, hashlib.sha256()
+    with source.open("rb") as file:
+        with _opened(file, str(source)) as archive:
+            told = decode(archive.small(_MANIFEST), f"in {source.name}")
+        found = validate(told, f"in {source.name}")  # not to be believed yet: only where it is to be asked for
+        file.seek(0)
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+        staged = Staged(found.job, found.name, digest.hexdigest())
+        key = keys.snapshot_upload(staged.job, staged.sha256)
+        if not (store.exists(key) and store.head(key).size == size):
+            file.seek(0)
+            store.upload(key, file, lambda done: progress(done, size))
+    return staged
+
+
+def origin(store: ObjectStore, source: IO[bytes], called: str, *, trust: bool = False) -> Manifest:
+    """The manifest in an archive. Raises SnapshotRefusedError, as ``load``."""
+    with _opened(source, called) as archive:
+        return _origin(store, archive.small(_MANIFEST), called, trust)
+
+
 def load(
-    store: ObjectStore, source: Path, *, trust: bool = False, progress: Progress = lambda done, all: None
+    store: ObjectStore,
+    source: IO[bytes],
+    called: str,
+    *,
+    trust: bool = False,
+    progress: Progress = lambda done, all: None,
 ) -> Imported:
-    """Bring a snapshot from a file into this bucket, under its own name.
+    """Bring a snapshot from an archive into this bucket, under its own name.
 
     Args:
+        source: the archive, from its beginning.
+        called: what messages call it.
         trust: accept an archive that another installation signed with a key that is not accepted here. Its objects
             are compared with its manifest all the same.
 
     Raises:
-        NotFoundError: there is no such file.
         SnapshotRefusedError: it is no archive of a snapshot, is cut off, was altered, or is signed by a stranger.
         SnapshotExistsError: the name is taken here by another snapshot.
         PublishedError: the same version, or that of its shared library, is published here with other content.
     """
-    if not source.is_file():
-        raise NotFoundError(f"There is no file {source}.")
+    with _opened(source, called) as archive:
+        return _load(store, archive, trust, progress)
+
+
+@contextmanager
+def _opened(source: IO[bytes], called: str) -> Iterator[_Archive]:
     try:
-        with tarfile.open(source, mode="r:") as archive:
-            return _load(store, _Archive(archive, source), trust, progress)
+        with tarfile.open(fileobj=source, mode="r:") as archive:
+            yield _Archive(archive, called)
     except tarfile.TarError as error:
         raise SnapshotRefusedError(
-            f"{source} is not a whole archive of a snapshot ({error}); export it again."
+            f"{called} is not a whole archive of a snapshot ({error}); export it again."
         ) from None
 
 
 class _Archive:
     """The members of an archive, read once and in order."""
 
-    def __init__(self, archive: tarfile.TarFile, path: Path) -> None:
-        self.archive, self.path = archive, path
+    def __init__(self, archive: tarfile.TarFile, called: str) -> None:
+        self.archive, self.called = archive, called
         self.members = iter(archive)
 
     def small(self, name: str) -> bytes:
@@ -130,7 +181,7 @@ class _Archive:
         member = next(self.members, None)
         if member is None or member.name != name or not member.isfile() or member.size > 256 << 20:
             raise SnapshotRefusedError(
-                f"{self.path} is not an archive of a snapshot: {name} is not where it should be."
+                f"{self.called} is not an archive of a snapshot: {name} is not where it should be."
             )
         content = self.archive.extractfile(member)
         assert content is not None
@@ -144,14 +195,14 @@ class _Archive:
         assert content is not None
         with content, tempfile.SpooledTemporaryFile(max_size=_SPOOL) as spool:
             if _spooled(iter(partial(content.read, 1 << 20), b""), spool) != sha256:
-                raise SnapshotRefusedError(f"{what} in {self.path} was altered; export it again.")
+                raise SnapshotRefusedError(f"{what} in {self.called} was altered; export it again.")
             yield spool
 
 
 def _load(store: ObjectStore, archive: _Archive, trust: bool, progress: Progress) -> Imported:
-    source = archive.path
+    source = archive.called
     body = archive.small(_MANIFEST)
-    origin = validate(_trusted(store, body, source, trust), f"in {source.name}")
+    origin = _origin(store, body, source, trust)
     job, name = origin.job, origin.name
     attempt = f"import-{hashlib.sha256(body).hexdigest()[:16]}"
     try:
@@ -174,7 +225,7 @@ def _bring(
     store: ObjectStore, archive: _Archive, origin: Manifest, attempt: str, progress: Progress
 ) -> tuple[tuple[ManifestObject, ...], int]:
     """Write the objects that are not there yet; all of them in the manifest's order, and how many were there."""
-    job, source = origin.job, archive.path
+    job, source = origin.job, archive.called
     moved = {
         _member(item): item.model_copy(
             update={"key": f"{keys.snapshot_data(job, attempt, item.stage)}{item.path}", "source_etag": ""}
@@ -207,14 +258,18 @@ def _signed(store: ObjectStore, version: ArtifactManifest) -> bytes:
     return json.dumps({**fields, FIELD: store.keyring.sign(fields)}).encode()
 
 
-def _trusted(store: ObjectStore, body: bytes, source: Path, trust: bool) -> dict[str, Any]:
+def _origin(store: ObjectStore, body: bytes, source: str, trust: bool) -> Manifest:
+    return validate(_trusted(store, body, source, trust), f"in {source}")
+
+
+def _trusted(store: ObjectStore, body: bytes, source: str, trust: bool) -> dict[str, Any]:
     """The fields of a signed object that may be believed. Raises SnapshotRefusedError."""
-    fields = decode(body, f"in {source.name}")
+    fields = decode(body, f"in {source}")
     if store.keyring.refutes(fields):  # then no operator's word helps
-        raise SnapshotRefusedError(f"What {source.name} says of its snapshot has a wrong signature: it was altered.")
+        raise SnapshotRefusedError(f"What {source} says of its snapshot has a wrong signature: it was altered.")
     if (problem := store.keyring.problem(fields)) and not trust:
         raise SnapshotRefusedError(
-            f"What {source.name} says of its snapshot {problem}; if you know where the file comes from, import it "
+            f"What {source} says of its snapshot {problem}; if you know where the file comes from, import it "
             "with --trust."
         )
     return fields
@@ -229,7 +284,7 @@ def _present(store: ObjectStore, item: ManifestObject) -> str | None:
     return head.version_id if (head.size, head.sha256) == (item.size, item.sha256) else None
 
 
-def _version(store: ObjectStore, body: bytes, manifest: Manifest, source: Path, trust: bool) -> ArtifactManifest:
+def _version(store: ObjectStore, body: bytes, manifest: Manifest, source: str, trust: bool) -> ArtifactManifest:
     fields = _trusted(store, body, source, trust)
     fields.pop(FIELD, None)
     try:
@@ -246,7 +301,7 @@ def _publish(store: ObjectStore, version: ArtifactManifest, manifest: Manifest, 
     """Publish the version of the archive here, unless it is; True if it was done now."""
     if version.job.startswith(SCRATCH):
         raise SnapshotRefusedError(
-            f"{archive.path} is of {version.job}; such names belong to restore tests, not to jobs."
+            f"{archive.called} is of {version.job}; such names belong to restore tests, not to jobs."
         )
     key = keys.artifact_manifest(version.job, version.version)
     found = documents.read(store, key, ArtifactManifest)
@@ -259,7 +314,7 @@ def _publish(store: ObjectStore, version: ArtifactManifest, manifest: Manifest, 
     for name, target, sha256 in _archives(manifest, version, library):
         member = next(archive.members, None)
         if member is None or member.name != name or not member.isfile():
-            raise SnapshotRefusedError(f"{archive.path} lacks {name}; export it again.")
+            raise SnapshotRefusedError(f"{archive.called} lacks {name}; export it again.")
         with archive.compared(member, sha256, name) as content:
             if not found or name == _LIBRARY:
                 store.put_file(target, content, sha256)

@@ -73,12 +73,21 @@ def remove(store: ObjectStore, job: str, name: str, reason: str, by: str) -> Non
     except NotFoundError:
         if store.exists(keys.removed_snapshot(job, name)):
             return  # a retry
-        raise NotFoundError(
-            f"Job {job} has no snapshot {name}; 'streamops snapshots {job}' lists what there is."
-        ) from None
+        raise catalogue.missing(job, name) from None
     record = Record(job=job, name=name, reason=reason, by=by, body=body.decode(errors="replace"))
     store.put(keys.removed_snapshot(job, name), record.model_dump_json().encode())
     store.delete([key])
+
+
+def record_of(store: ObjectStore, job: str, name: str) -> Record:
+    """What is remembered of a removed snapshot. Raises NotFoundError: it was not removed, or its time is over."""
+    found = next((item for item in removed(store, job) if item.name == name), None)
+    if found is None or found.record is None:
+        raise NotFoundError(
+            f"No removed snapshot {name} of job {job} can be brought back; "
+            f"'streamops snapshots removed {job}' lists them."
+        )
+    return found.record
 
 
 def undelete(store: ObjectStore, job: str, name: str) -> Manifest:
@@ -89,17 +98,12 @@ def undelete(store: ObjectStore, job: str, name: str) -> Manifest:
         SnapshotRefusedError: its manifest is not to be trusted, or an object is gone.
         SnapshotExistsError: the name is in use.
     """
-    found = next((item for item in removed(store, job) if item.name == name), None)
-    if found is None or found.record is None:
-        raise NotFoundError(
-            f"No removed snapshot {name} of job {job} can be brought back; "
-            f"'streamops snapshots removed {job}' lists them."
-        )
-    manifest = parse(found.record.body.encode(), keys.removed_snapshot(job, name), store.keyring)
+    kept = record_of(store, job, name)
+    manifest = parse(kept.body.encode(), keys.removed_snapshot(job, name), store.keyring)
     if (manifest.job, manifest.name) != (job, name):
         raise SnapshotRefusedError(f"What is kept of {job}/{name} names itself {manifest.job}/{manifest.name}.")
     try:
-        store.put(keys.manifest(job, name), found.record.body.encode(), if_absent=True)
+        store.put(keys.manifest(job, name), kept.body.encode(), if_absent=True)
     except ConflictError:
         if catalogue.load(store, job, name).attempt != manifest.attempt:
             raise SnapshotExistsError(f"Job {job} has another snapshot {name} by now; it is unchanged.") from None

@@ -2,6 +2,8 @@
 
 from streamops.model.names import CLUSTER, checked
 
+UPLOAD = "upload-"  # begins, in the place of an attempt's name, the name of an archive that is to be imported
+
 
 def artifacts() -> str:
     """Prefix of all published versions of all jobs."""
@@ -262,6 +264,11 @@ def snapshot_data(job: str, attempt: str, stage: str) -> str:
 def snapshot_draft(job: str, attempt: str) -> str:
     """The manifest of an attempt that is not a snapshot yet."""
     return f"snapshots/{checked('job', job)}/data/{checked('snapshot', attempt)}/manifest.json"
+
+
+def snapshot_upload(job: str, sha256: str) -> str:
+    """An archive that is to be imported, by its hash; under a prefix as if it were an attempt's, for retention."""
+    return f"{snapshots_data(job)}{UPLOAD}{sha256[:32]}/archive.tar"
 
 
 def snapshots_data(job: str) -> str:

@@ -7,7 +7,7 @@ import builtins
 import email.utils
 import hashlib
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import IO, Any
@@ -34,6 +34,7 @@ _CONFIG = Config(
 
 LARGEST_COPY = 5 << 30  # bytes that S3 copies in one request
 PART = 512 << 20  # bytes; copied well within the time that one answer may take
+AHEAD = 8 << 20  # bytes of an object that are read at once where it is read as a file
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,36 @@ class Head:
     version_id: str | None
 
 
+class _Remote(io.RawIOBase):
+    """An object's bytes, fetched piece by piece, so that no connection is kept between two reads."""
+
+    def __init__(self, fetch: Callable[[int, int], bytes], size: int) -> None:
+        super().__init__()
+        self._fetch, self._size, self._at = fetch, size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        end = min(self._at + len(buffer), self._size)
+        if end <= self._at:
+            return 0
+        body = self._fetch(self._at, end)
+        buffer[: len(body)] = body
+        self._at += len(body)
+        return len(body)
+
+
 class ObjectStore:
     """One bucket; ``keyring`` holds the keys of its snapshots' signatures, if this host has them.
 
@@ -144,6 +175,38 @@ class ObjectStore:
             raise self._translated(error, key) from error
         version: str | None = answer.get("VersionId")
         return version
+
+    def upload(self, key: str, body: IO[bytes], progress: Callable[[int], None] = lambda done: None) -> None:
+        """Write one object of any size from a file, in parts where it is large.
+
+        Args:
+            progress: is told how many bytes were sent so far.
+        """
+        sent = 0
+
+        def count(more: int) -> None:
+            nonlocal sent
+            sent += more
+            progress(sent)
+
+        try:
+            self._s3.upload_fileobj(body, self.bucket, key, Callback=count)
+        except (ClientError, BotoCoreError) as error:
+            raise self._translated(error, key) from error
+
+    def opened(self, key: str) -> IO[bytes]:
+        """One object as a file, which need not be read in order. Raises NotFoundError; so do reads."""
+        head = self.head(key)
+        remote = _Remote(lambda start, end: self._range(key, head.version_id, start, end), head.size)
+        return io.BufferedReader(remote, AHEAD)
+
+    def _range(self, key: str, version_id: str | None, start: int, end: int) -> bytes:
+        extra = {"VersionId": version_id} if version_id else {}
+        try:
+            asked = f"bytes={start}-{end - 1}"
+            return bytes(self._s3.get_object(Bucket=self.bucket, Key=key, Range=asked, **extra)["Body"].read())
+        except (ClientError, BotoCoreError) as error:
+            raise self._translated(error, key) from error
 
     def place(self, key: str, body: bytes, sha256: str) -> None:
         """Make sure that these bytes lie under a key that is theirs alone; ``sha256`` is their hash, in hex."""

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from streamops import snapshots
-from streamops.model import records
 from streamops.model.definitions import Keep
-from streamops.model.errors import LockedError, RefusedError
+from streamops.model.errors import LockedError
 from streamops.model.owner import Owner
 from streamops.model.records import now
+from streamops.operations import needs
 from streamops.operations.operation import OVER, Operation
 from streamops.snapshots import marks, removal, retention
 from streamops.snapshots.removal import Swept
@@ -42,37 +42,9 @@ def keep_of(store: ObjectStore, job: str) -> Keep | None:
     return definition.snapshots.keep if definition and definition.snapshots else None
 
 
-def users(store: ObjectStore) -> dict[tuple[str, str], tuple[str, ...]]:
-    """Who needs which snapshot now: current deployments, jobs that stopped with one, and operations under way."""
-    found: dict[tuple[str, str], list[str]] = {}
-    for job in jobs.names(store):
-        record = jobs.record(store, job) or records.JobRecord(job=job)  # a first deployment has only its lock yet
-        if record.snapshot and record.desired == "stopped-with-snapshot":
-            found.setdefault((job, record.snapshot), []).append(f"job {job}, which stopped with it")
-        if record.deployment:
-            deployment = documents.read(store, keys.deployment(job, record.deployment), records.Deployment)
-            if deployment and deployment.value.from_snapshot:
-                origin, _, name = deployment.value.from_snapshot.rpartition("/")
-                who = f"deployment {record.deployment} of {job}, which started from it"
-                found.setdefault((origin, name), []).append(who)
-        lock = locks.read(store, job)
-        holding = (lock.value.operation, *lock.value.unsettled) if lock else ()
-        for operation_id in filter(None, holding):
-            operation = documents.read(store, keys.operation(job, operation_id), Operation)
-            for place in _named(operation.value) if operation else ():
-                found.setdefault(place, []).append(f"operation {operation_id}")
-    return {place: tuple(who) for place, who in found.items()}
-
-
-def _named(operation: Operation) -> list[tuple[str, str]]:
-    source = operation.request.source_snapshot()
-    made = [(operation.job, operation.snapshot)]
-    return made + ([source] if source else [])
-
-
 def candidates(store: ObjectStore, job: str) -> list[Candidate]:
     """The job's snapshots as retention sees them."""
-    needed = users(store)
+    needed = needs.users(store)
     found = []
     for entry in snapshots.entries(store, job):
         pin = marks.pinned(store, job, entry.name)
@@ -131,22 +103,6 @@ def prune(
         what = ", ".join(swept.snapshots) or "leftovers"
         say(f"{job}: {swept.versions} versions freed, {swept.size:,} bytes ({what})")
     return Pruned(job, planned.verdicts, swept, applied=True)
-
-
-def remove(store: ObjectStore, job: str, name: str, reason: str, owner: Owner, finished: Finished) -> None:
-    """Remove one snapshot, unless it is pinned or in use.
-
-    Raises:
-        RefusedError: something holds it; nothing was done.
-        LockedError: an operation holds the job.
-    """
-    with holding(store, job, "remove_snapshot", owner, finished):
-        pin = marks.pinned(store, job, name)
-        needed = users(store).get((job, name), ())
-        if pin or needed:
-            what = f"pinned ({pin.reason})" if pin else f"in use by {', '.join(needed)}"
-            raise RefusedError(f"Snapshot {job}/{name} is {what}; it is kept.")
-        removal.remove(store, job, name, reason, owner.label())
 
 
 @contextmanager

@@ -12,12 +12,11 @@ from airflow.sdk import get_current_context
 from streamops import snapshots
 from streamops.model.manifest import Manifest
 from streamops.model.records import Deployment, now
-from streamops.operations.facts import Reserved
+from streamops.operations.facts import Checked, Reserved
 from streamops.operations.follow import request
 from streamops.operations.operation import Operation, operation_id
-from streamops.snapshots import marks, portable, verification
+from streamops.snapshots import portable, verification
 from streamops.snapshots.marks import Check
-from streamops.snapshots.portable import Imported
 from streamops.store import jobs
 from streamops.upkeep import housekeeping
 from streamops.upkeep.housekeeping import Pruned
@@ -28,10 +27,10 @@ from streamops_airflow.hooks.streamops import StreamOpsHook
 class SnapshotHook(StreamOpsHook):
     """Snapshots of one installation.
 
-    ``save`` and ``restore`` are operations as the runbooks ``snapshot_job`` and ``deploy_job`` are: the same steps,
-    lock and receipt, owned by the DAG run of the task that calls them. They keep the worker until they are done; the
-    operators of the runbooks do not. A task that is tried again or cleared continues what it began, and does nothing
-    twice.
+    What changes anything is an operation, as of the runbooks ``snapshot_job`` (``save``), ``deploy_job`` (``restore``)
+    and ``manage_snapshot``: the same steps, lock and receipt, owned by the DAG run of the calling task. They keep the
+    worker until they are done; the operators of the runbooks do not. A task that is tried again or cleared continues
+    what it began, and does nothing twice.
 
     Raises (every method): StreamOpsError, whose message is one sentence; NotFoundError when there is no such snapshot.
     """
@@ -107,28 +106,35 @@ class SnapshotHook(StreamOpsHook):
 
     def remove(self, job: str, snapshot: str, reason: str = "by hand") -> None:
         """Remove it; for 14 days it can be brought back. Raises RefusedError: it is pinned or in use."""
-        context = get_current_context()
-        housekeeping.remove(self.retention, job, snapshot, reason, runs.owner(context), runs.finished(context))
+        self._run("manage_snapshot", job=job, action="remove", snapshot=snapshot, reason=reason)
+
+    def undelete(self, job: str, snapshot: str) -> Manifest:
+        """Bring a removed one back. Raises NotFoundError: it was not removed, or more than 14 days ago."""
+        self._run("manage_snapshot", job=job, action="undelete", snapshot=snapshot)
+        return self.show(job, snapshot)
 
     def pin(self, job: str, snapshot: str, reason: str = "kept by hand") -> None:
         """Keep it whatever the retention rule says."""
-        marks.pin(self.store, job, snapshot, reason, runs.owner(get_current_context()).user)
+        self._run("manage_snapshot", job=job, action="pin", snapshot=snapshot, reason=reason)
 
     def unpin(self, job: str, snapshot: str) -> bool:
         """Leave it to the retention rule again; False if it was not pinned."""
-        return marks.unpin(self.retention, job, snapshot)
+        done = self._run("manage_snapshot", job=job, action="unpin", snapshot=snapshot)
+        return not done.reported("check", Checked).unchanged
 
     def export(self, job: str, snapshot: str, file: Path) -> Manifest:
         """Pack it with its published version into one file, which appears when it is whole."""
         return portable.export(self.store, job, snapshot, file)
 
-    def import_(self, file: Path, *, trust: bool = False) -> Imported:
+    def import_(self, file: Path, *, trust: bool = False) -> Manifest:
         """Import a snapshot from a file that ``export`` wrote.
 
         Args:
             trust: accept it although another installation signed it.
         """
-        return portable.load(self.store, file, trust=trust)
+        job, name, sha256 = portable.stage(self.store, file)
+        self._run("manage_snapshot", job=job, action="import", snapshot=name, archive=sha256, trust=trust)
+        return self.show(job, name)
 
     def _run(self, runbook: str, **values: Any) -> Operation:
         context = get_current_context()

@@ -9,6 +9,7 @@ from streamops.operations.runbook import Runbook
 from streamops.operations.runbooks.cancel_job import CANCEL_JOB
 from streamops.operations.runbooks.delete_job import DELETE_JOB
 from streamops.operations.runbooks.deploy_job import DEPLOY_JOB
+from streamops.operations.runbooks.manage_snapshot import MANAGE_SNAPSHOT
 from streamops.operations.runbooks.pause_job import PAUSE_JOB
 from streamops.operations.runbooks.restart_cluster import RESTART_CLUSTER
 from streamops.operations.runbooks.restore_job import RESTORE_JOB
@@ -34,6 +35,7 @@ RUNBOOKS: dict[str, Runbook] = {
         ROLLBACK_JOB,
         RESTORE_JOB,
         DELETE_JOB,
+        MANAGE_SNAPSHOT,
         PAUSE_JOB,
         SETTLE_OPERATION,
         SHUTDOWN_CLUSTER,
