@@ -47,7 +47,10 @@ def test_it_is_a_job_of_its_own_with_measurements_of_its_own(coded: Rig) -> None
         rig.engine().run(patient("deploy_job", job="scratch-x", version="v1", code_of=JOB), rig.owner(), "scratch")
     assert artifacts.versions(rig.store, EU) == []  # what is refused publishes nothing
 
-    as_eu(rig, "deploy_job", "v1", measurement_prefix="eu_")
+    done = as_eu(rig, "deploy_job", "v1", measurement_prefix="eu_")
+    made = artifacts.load_manifest(rig.store, EU, "v1")
+    assert (made.publisher.user, made.publisher.place) == ("ada", f"operation {done.id}")
+    assert f"{EU} v1 ({made.artifact_sha256[:12]}) was {made.origin}" in rig.said  # so its first run's log says it
     made = artifacts.load_manifest(rig.store, EU, "v1")
     assert (made.job, made.definition.job, made.definition.measurements) == (EU, EU, ("eu_a",))
     files = archives.unpack(rig.store.get(artifacts.load_manifest(rig.store, EU, "v1").archive).body)

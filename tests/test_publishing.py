@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import socket
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -10,8 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from fakes import object_server
+from fakes.rig import write_env
+from streamops.cli import app
+from streamops.model import owner
 from streamops.model.errors import PublishedError
 from streamops.settings import Settings
 from streamops.store.object_store import ObjectStore
@@ -96,6 +102,27 @@ def test_of_two_publishes_at_once_one_is_whole_and_the_other_is_refused(bucket: 
     assert archives.sha256(kind.archive(store)) == kind.sha256(store)
     kind.publish(store, kind.one)  # the same once more changes nothing
     assert archives.sha256(kind.archive(store)) == kind.sha256(store)
+
+
+def test_who_published_from_where_and_when_stays_with_the_version(
+    bucket: Settings, kind: Kind, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    store = ObjectStore(bucket)
+    for user, directory in (("ada", kind.one), ("eve", kind.one)):  # once more changes nothing
+        monkeypatch.setattr(owner, "current_user", lambda user=user: user)
+        kind.publish(store, directory)
+    found = kind.manifest(store)
+    assert (found.publisher.user, found.publisher.place) == ("ada", socket.gethostname())
+    assert found.origin == f"published {found.published:%Y-%m-%dT%H:%M:%SZ} by ada, {socket.gethostname()}"
+
+    write_env(tmp_path / "cli.env", bucket)
+    monkeypatch.setenv("STREAMOPS_ENV_FILE", str(tmp_path / "cli.env"))
+    words = ("versions", "clicks") if kind.kind == "artifact" else ("libraries",)
+    listed = CliRunner().invoke(app, [*words, "--json"])
+    assert listed.exit_code == 0, listed.output
+    (item,) = json.loads(listed.output)
+    assert item["publisher"] == {"user": "ada", "place": socket.gethostname()}
+    assert "ada" in CliRunner().invoke(app, list(words)).output
 
 
 def test_a_publish_that_died_before_its_manifest_leaves_the_version_free(bucket: Settings, kind: Kind) -> None:

@@ -17,6 +17,7 @@ from streamops.model.records import JobRecord
 from streamops.spark import local_spark
 from streamops.store import jobs
 from streamops.versions import artifacts, libraries, template
+from streamops.versions.artifacts import ArtifactManifest
 
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The job's directory.")]
 Version = Annotated[
@@ -80,6 +81,29 @@ def publish(
         f"Published {done.job} {done.version} ({done.size:,} bytes, sha256 {done.artifact_sha256[:12]}). "
         f"Next: {following(jobs.record(store, done.job), done)}"
     )
+
+
+def versions(job: Annotated[str, typer.Argument(metavar="JOB", help="The job.")], json: console.Json = False) -> None:
+    """List the published versions of a job: who published each, from where and when."""
+    store = console.store()
+    found = artifacts.manifests(store, job)
+    if not found:
+        raise NotFoundError(f"Job {job} is not published; run 'streamops publish DIR' first.")
+    if json:
+        fields = {"version", "published", "publisher", "artifact_sha256", "runtime_sha256", "size"}
+        console.show_json([item.model_dump(mode="json", include=fields) for item in found])
+        return
+    record = jobs.record(store, job)
+    columns: dict[str, console.Cell[ArtifactManifest]] = {
+        "VERSION": lambda item: item.version,
+        "PUBLISHED": lambda item: console.when(item.published),
+        "BY": lambda item: item.publisher.user or "-",
+        "FROM": lambda item: item.publisher.place or "-",
+        "SIZE (bytes)": lambda item: f"{item.size:,}",
+        "SHA256": lambda item: item.artifact_sha256[:12],
+        "NOW": lambda item: record.desired if record and record.version == item.version else "-",
+    }
+    console.show_rows(found, columns, json, right=("SIZE (bytes)",))
 
 
 def following(record: JobRecord | None, done: artifacts.Published) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
-import socket
 import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -11,7 +9,7 @@ from typing import TYPE_CHECKING
 from streamops.cli import console
 from streamops.clients.airflow import Airflow
 from streamops.model.errors import LockedError, NotFoundError, StreamOpsError, UnreachableError
-from streamops.model.owner import Owner
+from streamops.model.owner import Owner, current_user, this_host
 from streamops.operations.operation import Operation, Request
 from streamops.operations.ports import OwnersPort
 from streamops.settings import Settings
@@ -90,7 +88,7 @@ def run(settings: Settings, asked: Request, say: Callable[[str], None]) -> Opera
         say(f"Airflow does not answer ({settings.airflow_url or 'no address'}): {asked.runbook} runs in this process.")
     owners = MaybeOwners(Owners(settings))
     name = uuid.uuid4().hex[:12]
-    owner = Owner(kind="cli", run_id=f"{socket.gethostname()}-{name}", user=getpass.getuser())
+    owner = Owner(kind="cli", run_id=f"{this_host()}-{name}", user=current_user())
     try:
         return engine(settings, ObjectStore(settings), owners, say).run(asked, owner, f"{asked.runbook}-cli-{name}")
     except LockedError as error:

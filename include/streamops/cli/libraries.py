@@ -27,6 +27,7 @@ def list_(json: console.Json = False) -> None:
         "LIBRARY": lambda item: item.library,
         "VERSION": lambda item: item.version,
         "PUBLISHED": lambda item: console.when(item.published),
+        "BY": lambda item: item.publisher.label(),
         "SHA256": lambda item: item.sha256[:12],
         "USED BY": lambda item: ", ".join(users.get(item.use.label, ())) or "-",
         "DESCRIPTION": lambda item: item.description,

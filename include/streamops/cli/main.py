@@ -58,6 +58,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "new": authoring.new,
     "test": authoring.try_out,
     "publish": authoring.publish,
+    "versions": authoring.versions,
     "check": check.check,
     "deploy": verbs.deploy,
     "upgrade": verbs.upgrade,

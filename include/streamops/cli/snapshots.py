@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +17,7 @@ from streamops.cli.here import Owners
 from streamops.model.definitions import Keep
 from streamops.model.errors import RefusedError, SnapshotRefusedError, UnhealthyError
 from streamops.model.names import checked
-from streamops.model.owner import Owner
+from streamops.model.owner import Owner, current_user
 from streamops.model.records import now
 from streamops.operations.facts import Checked, Managed
 from streamops.operations.operation import Operation
@@ -44,7 +43,7 @@ def address(text: str) -> tuple[str, str]:
 
 def owner() -> Owner:
     """This command, as the owner of a lock."""
-    return Owner(kind="cli", run_id=uuid.uuid4().hex[:12], user=getpass.getuser())
+    return Owner(kind="cli", run_id=uuid.uuid4().hex[:12], user=current_user())
 
 
 @app.command("list")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
@@ -11,7 +10,7 @@ import typer
 from streamops.cli import console, here, options
 from streamops.cli.progress import Progress
 from streamops.clients.airflow import Airflow
-from streamops.model.owner import Owner
+from streamops.model.owner import Owner, current_user
 from streamops.operations import checks, runbooks
 from streamops.operations.facts import Checked
 from streamops.operations.follow import Runbooks, request
@@ -129,7 +128,7 @@ def preview(json: bool, asked: Request) -> None:
 
     settings, said = console.settings(), list[str]()
     ports = local_ports(settings, here.Owners(settings))
-    facts = Engine(ports, said.append).preview(asked, Owner(kind="cli", user=getpass.getuser()))
+    facts = Engine(ports, said.append).preview(asked, Owner(kind="cli", user=current_user()))
     steps = [{"step": step.name, "task": step.task, "title": step.title} for step in runbooks.of(asked).plan(asked)]
     if json:
         console.show_json({"request": asked, "plan": steps, "check": facts})

@@ -2,9 +2,40 @@
 
 from __future__ import annotations
 
+import getpass
+import socket
 from typing import Literal
 
 from streamops.model.stored import Part
+
+
+def current_user() -> str:
+    """Who runs this process."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a user that only the kernel knows, as in a container
+        return "unknown"
+
+
+def this_host() -> str:
+    """The name of this machine."""
+    return socket.gethostname()
+
+
+class Publisher(Part):
+    """Who published a version, and from where: a host, or an operation. Empty where an earlier release did."""
+
+    user: str = ""
+    place: str = ""
+
+    @classmethod
+    def here(cls) -> Publisher:
+        """This process."""
+        return cls(user=current_user(), place=this_host())
+
+    def label(self) -> str:
+        """As shown to people."""
+        return f"{self.user or 'unknown'}{f', {self.place}' if self.place else ''}"
 
 
 class Owner(Part):

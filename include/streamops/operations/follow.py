@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
-import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +14,7 @@ from pydantic import ValidationError
 from streamops.clients.airflow import Airflow, Run
 from streamops.model import records
 from streamops.model.errors import LockedError, NotFoundError, RefusedError, StreamOpsError, UnreachableError
+from streamops.model.owner import current_user, this_host
 from streamops.model.wording import wrong_fields
 from streamops.operations import runbooks
 from streamops.operations.operation import Operation, Request
@@ -157,7 +156,7 @@ class Runbooks:
         conf = asked.model_dump(mode="json", exclude=own, exclude_unset=True)
         if self.airflow.installation:
             conf["streamops_conn_id"] = self.airflow.installation
-        note = f"from the command line of {getpass.getuser()} on {socket.gethostname()}"
+        note = f"from the command line of {current_user()} on {this_host()}"
         run = self.airflow.trigger(asked.runbook, conf, note)
         told(run)
         operation = self._watch(asked, run, show)

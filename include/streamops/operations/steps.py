@@ -17,6 +17,7 @@ from streamops.model import records
 from streamops.model.definitions import Definition, milliseconds
 from streamops.model.errors import DeniedError, StreamOpsError, UnreachableError
 from streamops.model.manifest import Manifest
+from streamops.model.owner import Publisher
 from streamops.model.records import Control, Deployment, LibraryUse, StageStart
 from streamops.operations import health, receipts, refilling, settling
 from streamops.operations.context import StepContext
@@ -88,7 +89,8 @@ def publish_copy(context: StepContext) -> None:
         return
     prefix = asked.measurement_prefix or ""
     made, packed = artifacts.under_name(context.ports.store, asked.code_of, asked.version, context.job, prefix)
-    done = artifacts.put(context.ports.store, made, packed)
+    publisher = Publisher(user=context.operation.owner.user, place=f"operation {context.operation.id}")
+    done = artifacts.put(context.ports.store, made.model_copy(update={"publisher": publisher}), packed)
     context.say(
         f"{context.job} {done.version} is the code of {asked.code_of} {asked.version} ({done.artifact_sha256[:12]})"
     )
@@ -171,6 +173,9 @@ def write_deployment(
     context.say(
         f"Deployment {number} of {context.job} is {version.version}, from {deployment.from_snapshot or 'empty state'}"
     )
+    context.say(f"{context.job} {version.version} ({version.artifact_sha256[:12]}) was {version.origin}")
+    if library:
+        context.say(f"Library {library.label} was {libraries.load(store, library.name, library.version).origin}")
     return deployment
 
 

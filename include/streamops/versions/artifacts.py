@@ -21,6 +21,7 @@ from streamops.model import definitions, records
 from streamops.model.definitions import Definition
 from streamops.model.errors import DefinitionError, NotFoundError, PublishedError
 from streamops.model.names import SCRATCH, checked
+from streamops.model.owner import Publisher
 from streamops.model.records import JobRecord, LibraryUse
 from streamops.model.stored import Stored
 from streamops.spark import local_spark
@@ -51,8 +52,14 @@ class ArtifactManifest(Stored):
     size: int
     definition: Definition
     published: datetime
+    publisher: Publisher = Publisher()
     runtime_can: tuple[str, ...] = ()  # what a runner published earlier could not do
     fingerprints: dict[str, Any] = {}  # per stage, for the verdict before an upgrade
+
+    @property
+    def origin(self) -> str:
+        """Who published it, from where and when, as shown to people."""
+        return f"published {self.published:%Y-%m-%dT%H:%M:%SZ} by {self.publisher.label()}"
 
     @property
     def archive(self) -> str:
@@ -114,6 +121,7 @@ def publish(
         size=len(artifact),
         definition=definition,
         published=records.now(),
+        publisher=Publisher.here(),
         runtime_can=(REPARTITION,),
         fingerprints=fingerprints,
     )
@@ -257,10 +265,14 @@ def load_manifest(store: ObjectStore, job: str, version: str) -> ArtifactManifes
 
 def versions(store: ObjectStore, job: str) -> list[str]:
     """Published versions of a job, oldest first."""
-    prefix = keys.versions(job)
-    names = [entry.removeprefix(prefix).rstrip("/") for entry in store.prefixes(prefix)]
+    return [manifest.version for manifest in manifests(store, job)]
+
+
+def manifests(store: ObjectStore, job: str) -> list[ArtifactManifest]:
+    """The manifests of all published versions of a job, oldest first."""
+    names = keys.names_in(store.prefixes(keys.versions(job)))
     found = [manifest for name in names if (manifest := _find(store, job, name))]
-    return [manifest.version for manifest in sorted(found, key=lambda item: item.published)]
+    return sorted(found, key=lambda item: item.published)
 
 
 def _find(store: ObjectStore, job: str, version: str) -> ArtifactManifest | None:

@@ -20,6 +20,7 @@ from streamops.model.definitions import Definition, LibraryName, VersionName
 from streamops.model.errors import ConflictError, DefinitionError, NotFoundError, PublishedError, RefusedError
 from streamops.model.names import checked
 from streamops.model.names import library as reference
+from streamops.model.owner import Publisher
 from streamops.model.records import LibraryUse
 from streamops.model.stored import Stored
 from streamops.model.wording import wrong_fields
@@ -53,6 +54,12 @@ class LibraryManifest(Stored):
     sha256: str
     size: int
     published: datetime
+    publisher: Publisher = Publisher()
+
+    @property
+    def origin(self) -> str:
+        """Who published it, from where and when, as shown to people."""
+        return f"published {self.published:%Y-%m-%dT%H:%M:%SZ} by {self.publisher.label()}"
 
     @property
     def use(self) -> LibraryUse:
@@ -75,7 +82,11 @@ def publish(store: ObjectStore, directory: Path) -> LibraryManifest:
     definition, files = collect(directory)
     body = archives.pack(files)
     manifest = LibraryManifest(
-        **definition.model_dump(), sha256=archives.sha256(body), size=len(body), published=records.now()
+        **definition.model_dump(),
+        sha256=archives.sha256(body),
+        size=len(body),
+        published=records.now(),
+        publisher=Publisher.here(),
     )
 
     def settled(earlier: LibraryManifest | None) -> LibraryManifest:
@@ -106,7 +117,12 @@ def accept(store: ObjectStore, use: LibraryUse) -> None:
     """
     size = store.head(keys.library(use.name, use.version, use.sha256)).size
     manifest = LibraryManifest(
-        library=use.name, version=use.version, sha256=use.sha256, size=size, published=records.now()
+        library=use.name,
+        version=use.version,
+        sha256=use.sha256,
+        size=size,
+        published=records.now(),
+        publisher=Publisher(place="an archive of another installation"),
     )
     try:
         documents.write(store, keys.library_manifest(use.name, use.version), manifest, new=True)
