@@ -6,7 +6,7 @@ ones, the newest of each hour, day and week; those that are pinned, in use, or t
 others. It says the reason for each. It also frees, for good, the bytes of what was removed 14 days ago or before.
 
 **When to use it.** It runs by itself every day at 02:10 UTC. Triggered by hand it says what it would do; tick *Apply*
-to have it done.
+to have it done. `streamops snapshots prune JOB --apply` triggers it for one job.
 
 **What it changes.** Removed snapshots leave the catalogue. For 14 days `streamops snapshots undelete JOB/NAME` brings
 each back; after that it is gone. Snapshots that others share objects with are never harmed.
@@ -32,8 +32,10 @@ with DAG(
     tags=["streamops", "snapshots", "scheduled"],
     params={
         "job": forms.optional_job("Only this job; empty for all."),
+        "keep": forms.rule("Instead of the definition's rule, for the one job that is named."),
         "apply": forms.flag("Apply", "Remove and free; unticked, only say what would be done. The daily run applies."),
+        runs.INSTALLATION: forms.installation(),
     },
-    **{**runs.DAG_ARGS, "max_active_runs": 1},
+    **{**runs.DAG_ARGS, "max_active_runs": 1, "default_args": runs.ASKED_ARGS},
 ) as dag:
     RetentionOperator(task_id="apply_retention")

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from streamops.operations.runbook import Runbook
 
-_ASKED = f"{{{{ params.{runs.INSTALLATION} }}}}"  # the installation that the form names
 _ENDS = {
     "restore_old_version": "after a failure, what ran before runs again",
     "restart_job": "after a failure with Cancel, the job runs again",
@@ -39,7 +38,7 @@ def runbook_dag(runbook: Runbook, documentation: str | None, *tags: str) -> DAG:
         schedule=None,
         tags=["streamops", "runbook", *tags],
         params=forms.of(runbook.request),
-        **{**runs.DAG_ARGS, "default_args": {**runs.DAG_ARGS["default_args"], runs.INSTALLATION: _ASKED}},
+        **{**runs.DAG_ARGS, "default_args": runs.ASKED_ARGS},
     ) as dag:
         chain(*_tasks(runbook), *ending(runbook.restoring))
     return dag

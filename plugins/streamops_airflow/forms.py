@@ -24,14 +24,18 @@ def of(request: type[Request]) -> dict[str, Param]:
     def place(name: str) -> tuple[bool, bool]:
         return asked[name]["type"] in ("object", "array"), name.endswith("_timeout_s")
 
-    installation = Param(
+    return {**{name: field(asked[name]) for name in sorted(asked, key=place)}, runs.INSTALLATION: installation()}
+
+
+def installation() -> Param:
+    """The installation to work on."""
+    return Param(
         StreamOpsHook.default_conn_name,
         type="string",
         pattern=r"^[\w.-]{1,250}$",
         title="Installation",
         description="The Airflow connection that names the installation to work on.",
     )
-    return {**{name: field(asked[name]) for name in sorted(asked, key=place)}, runs.INSTALLATION: installation}
 
 
 def field(schema: Mapping[str, Any]) -> Param:
@@ -53,6 +57,12 @@ def optional_job(description: str) -> Param:
     """One job, or all."""
     pattern = f"^(?:{names.JOB.pattern})$"
     return Param(None, type=["null", "string"], pattern=pattern, title="Job", description=description)
+
+
+def rule(description: str) -> Param:
+    """How many snapshots to keep, as ``snapshots.keep`` of a definition says it."""
+    example = json.dumps({"last": 3, "daily": 7})
+    return Param(None, type=["null", "object"], title="Keep", description=f"{description} For example {example}.")
 
 
 def flag(title: str, description: str, default: bool = False) -> Param:

@@ -33,6 +33,8 @@ DAG_ARGS: dict[str, Any] = {
     "default_args": {"owner": "streamops", **RETRIES},
 }
 INSTALLATION = "streamops_conn_id"  # the field of every runbook's form that is no part of the request
+# For DAGs whose form has it.
+ASKED_ARGS: dict[str, Any] = {**DAG_ARGS["default_args"], INSTALLATION: f"{{{{ params.{INSTALLATION} }}}}"}
 
 
 @dataclass(frozen=True)

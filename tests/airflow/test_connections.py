@@ -14,10 +14,13 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 from stack import configure, private
 from stack.layout import Layout
 from streamops.clients.airflow import Run
+from streamops.model import records
+from streamops.model.definitions import Keep
 from streamops.model.errors import RefusedError, UnreachableError
 from streamops.operations.follow import Runbooks, request
 from streamops.operations.ports import Submitter
 from streamops.snapshots.removal import Swept
+from streamops.snapshots.retention import Verdict
 from streamops.store.object_store import ObjectStore
 from streamops.upkeep import housekeeping
 from streamops.upkeep.housekeeping import Pruned
@@ -71,11 +74,37 @@ def test_a_retention_run_by_hand_that_only_tells_has_no_need_of_it(
     monkeypatch.setattr(housekeeping, "prune", note)
     for kind, apply in (("manual", True), ("manual", False), ("scheduled", False)):
         run = SimpleNamespace(dag_id="apply_retention", run_id="run-1", run_type=kind)
-        context = {"params": {"apply": apply}, "dag_run": run, "ti": None}
+        context = {"params": {"apply": apply, "job": None, "keep": None}, "dag_run": run, "ti": None}
         monkeypatch.setattr(hooks, "get_current_context", lambda context=context: context)
         RetentionOperator(task_id="r").do(context, "clicks", [])
     applies, tells = pairs["S3_RETENTION_ACCESS_KEY"], pairs["S3_ACCESS_KEY"]
     assert used == [applies, tells, applies]
+
+
+def test_another_rule_is_that_of_one_job_and_what_was_done_is_handed_on_whole(
+    pairs: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verdict = Verdict("s1", records.now(), False, ("not kept by last 2",))
+    asked: list[object] = []
+
+    def prune(store: ObjectStore, job: str, keep: Keep, *more: object, **named: object) -> Pruned:
+        asked.append(keep)
+        return Pruned(job, (verdict,), Swept(size=7, stopped_by=""), applied=True)
+
+    monkeypatch.setattr(housekeeping, "prune", prune)
+    run = SimpleNamespace(dag_id="apply_retention", run_id="run-1", run_type="manual")
+
+    def done(job: str | None, keep: dict[str, Any]) -> dict[str, Any]:
+        context = {"params": {"apply": True, "job": job, "keep": keep}, "dag_run": run, "ti": None}
+        monkeypatch.setattr(hooks, "get_current_context", lambda: context)
+        return RetentionOperator(task_id="r").do(context, "clicks", [])
+
+    told = json.loads(json.dumps(done("clicks", {"last": 2})))
+    assert asked == [Keep(last=2)]
+    assert Pruned.of("clicks", told) == prune(None, "clicks", Keep())
+    for job, keep, says in ((None, {"last": 2}, "goes with one job"), ("clicks", {"lst": 2}, "lst")):
+        with pytest.raises(RefusedError, match=says):
+            done(job, keep)
 
 
 def test_without_that_connection_everything_uses_the_one_identity(

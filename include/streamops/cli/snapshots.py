@@ -14,17 +14,20 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from streamops import snapshots as catalogue
 from streamops.cli import console, here, verbs
 from streamops.cli.here import Owners
+from streamops.clients.airflow import Airflow
 from streamops.model.definitions import Keep
-from streamops.model.errors import RefusedError, SnapshotRefusedError, UnhealthyError
+from streamops.model.errors import LockedError, RefusedError, SnapshotRefusedError, UnhealthyError
 from streamops.model.names import checked
 from streamops.model.owner import Owner, current_user
 from streamops.model.records import now
 from streamops.operations.facts import Checked, Managed
+from streamops.operations.follow import Runbooks
 from streamops.operations.operation import Operation
 from streamops.snapshots import difference, marks, portable, verification
 from streamops.store import jobs
 from streamops.store.object_store import ObjectStore
 from streamops.upkeep import housekeeping
+from streamops.upkeep.housekeeping import Pruned
 from streamops.upkeep.restore_tests import RestoreTests
 
 app = console.noun("List, show, verify, keep and remove snapshots.")
@@ -193,17 +196,25 @@ def prune(
     hourly: Annotated[int, typer.Option(min=0, help="Keep the newest of so many hours.")] = 0,
     daily: Annotated[int, typer.Option(min=0, help="Keep the newest of so many days.")] = 0,
     weekly: Annotated[int, typer.Option(min=0, help="Keep the newest of so many weeks.")] = 0,
+    without_airflow: verbs.HERE = False,
     json: console.Json = False,
 ) -> None:
-    """Say which snapshots are kept or removed, and why; with --apply, do it."""
-    settings, store = console.settings(), console.retention() if apply else console.store()
-    keep = housekeeping.keep_of(store, job)
+    """Say which snapshots are kept or removed, and why; with --apply, the runbook apply_retention does it."""
+    settings, store, keep = console.settings(), console.store(), None
     if last or hourly or daily or weekly:
         keep = Keep(last=last or 1, hourly=hourly, daily=daily, weekly=weekly)
-    if apply:
-        done = housekeeping.prune(store, job, keep, owner(), Owners(settings).finished)
+    if not apply:
+        done = housekeeping.plan(store, job, keep or housekeeping.keep_of(store, job), now())
+    elif without_airflow:
+        rule = keep or housekeeping.keep_of(store, job)
+        done = housekeeping.prune(console.retention(), job, rule, owner(), Owners(settings).finished)
     else:
-        done = housekeeping.plan(store, job, keep, now())
+        asked = {"job": job, "apply": True, "keep": keep.model_dump(mode="json") if keep else None}
+        with Airflow(settings) as airflow:
+            found = Runbooks(airflow, store).handed_on("apply_retention", asked)[job]
+        if "held" in found:
+            raise LockedError(f"Nothing was done. {found['held']}")
+        done = Pruned.of(job, found)
     if json:
         console.show_json(done)
         return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from operator import not_
@@ -154,16 +154,39 @@ class Runbooks:
         """
         own = {"runbook", "job"} if isinstance(asked, ClusterRequest) else {"runbook"}
         conf = asked.model_dump(mode="json", exclude=own, exclude_unset=True)
-        if self.airflow.installation:
-            conf["streamops_conn_id"] = self.airflow.installation
-        note = f"from the command line of {current_user()} on {this_host()}"
-        run = self.airflow.trigger(asked.runbook, conf, note)
+        run = self._triggered(asked.runbook, conf)
         told(run)
         operation = self._watch(asked, run, show)
         run = self.airflow.run(run.dag_id, run.run_id)
         if operation is not None and operation.state == "succeeded" and run.state == "success":
             return operation
         raise self._failure(run, operation)
+
+    def handed_on(self, dag_id: str, conf: Mapping[str, Any]) -> dict[str, Any]:
+        """Trigger a DAG that is no operation, and has one task of its name; what that handed on at its end.
+
+        Raises:
+            RefusedError: Airflow did not accept the values.
+            StreamOpsError: the task failed; the message is its own.
+        """
+        run = self._triggered(dag_id, conf)
+        heard = time.monotonic()
+        while not run.finished:
+            time.sleep(POLL_S)
+            try:
+                run = self.airflow.run(run.dag_id, run.run_id)
+                heard = time.monotonic()
+            except UnreachableError:
+                if time.monotonic() - heard > PATIENCE_S:
+                    raise
+        if run.state == "success":
+            return dict(self.airflow.xcom(run.dag_id, run.run_id, dag_id))
+        raise self._failure(run, None)
+
+    def _triggered(self, dag_id: str, conf: Mapping[str, Any]) -> Run:
+        where = {"streamops_conn_id": self.airflow.installation} if self.airflow.installation else {}
+        note = f"from the command line of {current_user()} on {this_host()}"
+        return self.airflow.trigger(dag_id, {**conf, **where}, note)
 
     def operation_of(self, run: Run, job: str, known: set[str] | None = None) -> Operation | None:
         """The operation that a run began; keys in ``known`` are of other runs and are not read again."""

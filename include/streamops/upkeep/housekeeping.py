@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from streamops import snapshots
 from streamops.model.definitions import Keep
@@ -34,6 +35,25 @@ class Pruned:
     verdicts: tuple[Verdict, ...]
     swept: Swept
     applied: bool
+
+    def told(self) -> dict[str, Any]:
+        """As values that Airflow hands on."""
+        verdicts = [
+            {"name": item.name, "created": item.created.isoformat(), "keep": item.keep, "why": item.why}
+            for item in self.verdicts
+        ]
+        removed = [item.name for item in self.verdicts if not item.keep]
+        found = {"verdicts": verdicts, "removed": removed, "freed_bytes": self.swept.size}
+        return {**found, "stopped_by": self.swept.stopped_by}
+
+    @classmethod
+    def of(cls, job: str, told: Mapping[str, Any]) -> Pruned:
+        """What was done, from what ``told`` said of it."""
+        verdicts = tuple(
+            Verdict(item["name"], datetime.fromisoformat(item["created"]), item["keep"], (item["why"],))
+            for item in told["verdicts"]
+        )
+        return cls(job, verdicts, Swept(size=told["freed_bytes"], stopped_by=told["stopped_by"]), applied=True)
 
 
 def keep_of(store: ObjectStore, job: str) -> Keep | None:

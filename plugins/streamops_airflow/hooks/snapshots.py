@@ -10,6 +10,7 @@ from typing import Any
 from airflow.sdk import get_current_context
 
 from streamops import snapshots
+from streamops.model.definitions import Keep
 from streamops.model.manifest import Manifest
 from streamops.model.records import Deployment, now
 from streamops.operations.facts import Checked, Reserved
@@ -94,13 +95,17 @@ class SnapshotHook(StreamOpsHook):
         """
         return verification.verify_due(self.store, [job], now(), fresh, self.log.info, with_state=state)
 
-    def would_prune(self, job: str) -> Pruned:
-        """What the job's retention rule would keep and remove now, with the reason for each."""
-        return housekeeping.plan(self.store, job, housekeeping.keep_of(self.store, job), now())
+    def would_prune(self, job: str, keep: Keep | None = None) -> Pruned:
+        """What the job's retention rule, or another one, would keep and remove now, with the reason for each."""
+        return housekeeping.plan(self.store, job, keep or housekeeping.keep_of(self.store, job), now())
 
-    def prune(self, job: str) -> Pruned:
-        """Apply the job's retention rule. Raises LockedError: an operation holds the job; nothing was done."""
-        context, keep = get_current_context(), housekeeping.keep_of(self.store, job)
+    def prune(self, job: str, keep: Keep | None = None) -> Pruned:
+        """Apply the job's retention rule, or another one.
+
+        Raises:
+            LockedError: an operation holds the job; nothing was done.
+        """
+        context, keep = get_current_context(), keep or housekeeping.keep_of(self.store, job)
         owner, finished = runs.owner(context, "schedule"), runs.finished(context)
         return housekeeping.prune(self.retention, job, keep, owner, finished, say=self.log.info)
 

@@ -6,11 +6,14 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
+from pydantic import ValidationError
 
-from streamops.model.errors import LockedError, StreamOpsError
+from streamops.model.definitions import Keep
+from streamops.model.errors import LockedError, RefusedError, StreamOpsError
 from streamops.model.names import checked
 from streamops.model.records import now
 from streamops.model.schedules import Due
+from streamops.model.wording import wrong_fields
 from streamops.store import jobs as job_state
 from streamops.upkeep import scheduled
 from streamops.upkeep.restore_tests import RestoreTests
@@ -94,19 +97,32 @@ class RetentionOperator(JobsOperator):
 
     def do(self, context: Context, job: str, wrong: list[str]) -> Any:
         """Plan or prune one job; a job that is held is left for the next time."""
+        keep = self._keep(context["params"]["keep"], context["params"]["job"])
         if not (context["params"]["apply"] or runs.by_schedule(context)):
-            planned = self.hook.would_prune(job)
+            planned = self.hook.would_prune(job, keep)
             for verdict in planned.verdicts:
                 what = "kept" if verdict.keep else "would be removed"
                 self.log.info("%s/%s %s: %s", job, verdict.name, what, verdict.why)
             self.log.info("Nothing was touched; tick Apply to have it done")
             return {"would_remove": [verdict.name for verdict in planned.verdicts if not verdict.keep]}
         try:
-            done = self.hook.prune(job)
+            done = self.hook.prune(job, keep)
         except LockedError as error:
             self.log.warning("%s is left alone: %s", job, error)
             return {"held": str(error)}
-        return {"removed": [item.name for item in done.verdicts if not item.keep], "freed_bytes": done.swept.size}
+        return done.told()
+
+    def _keep(self, asked: dict[str, Any] | None, job: str | None) -> Keep | None:
+        if asked is None:
+            return None
+        if job is None:
+            raise RefusedError(
+                "Keep goes with one job: name it, or leave both to the definitions. Nothing was touched."
+            )
+        try:
+            return Keep.model_validate(asked)
+        except ValidationError as error:
+            raise RefusedError(f"The rule is refused: {wrong_fields(error, 'keep')}. Nothing was touched.") from None
 
 
 class VerifyOperator(JobsOperator):
