@@ -40,6 +40,11 @@ def test_commands_take_the_id_that_jobs_shows_until_the_deployment_is_replaced(r
     assert rig.record().paused
     paused = receipts.read(rig.store, JOB, rig.record().changed_by)
     assert (paused.runbook, paused.via, paused.inputs["action"]) == ("pause_job", receipts.HERE, "pause")
+    log = run("operations", "show", paused.id, "--log").output
+    assert f'"job":"{JOB}","action":"pause"' in log  # as asked for
+    assert "Step note of" in log
+    assert f"Receipt {paused.id}: pause_job of {JOB} succeeded" in log
+    assert "on that run's page" in run("operations", "show", first, "--log").output
     assert f"{JOB} is looked after again" in run("jobs", "resume", first, "--without-airflow").output
 
     rig.commits_more()

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from streamops.cli import console
 from streamops.clients.airflow import Airflow
 from streamops.model.errors import LockedError, NotFoundError, StreamOpsError, UnreachableError
 from streamops.model.owner import Owner, current_user, this_host
+from streamops.model.records import now
 from streamops.operations.operation import Operation, Request
 from streamops.operations.ports import OwnersPort
 from streamops.settings import Settings
+from streamops.store import keys
 from streamops.store.object_store import ObjectStore
 
 if TYPE_CHECKING:
@@ -78,26 +81,42 @@ def answers(settings: Settings, runbook: str) -> bool:
 def run(settings: Settings, asked: Request, say: Callable[[str], None]) -> Operation:
     """Carry out a request in this process, under the job's operation lock, to its end.
 
+    What was said is filed with the operation, however it ends: there is no task whose log it would be.
+
     Raises:
         LockedError: another operation holds the job. One of a DAG run whose Airflow does not answer is not taken.
         StreamOpsError: what failed, after it was undone.
     """
+    lines: list[str] = []
+
+    def tell(line: str) -> None:
+        lines.append(f"{console.when(now())} {line}")
+        say(line)
+
     if answers(settings, asked.runbook):
-        say(f"Airflow at {settings.airflow_url} answers, so this could run there; it runs here, as you asked.")
+        tell(f"Airflow at {settings.airflow_url} answers, so this could run there; it runs here, as you asked.")
     else:
-        say(f"Airflow does not answer ({settings.airflow_url or 'no address'}): {asked.runbook} runs in this process.")
+        tell(f"Airflow does not answer ({settings.airflow_url or 'no address'}): {asked.runbook} runs in this process.")
     owners = MaybeOwners(Owners(settings))
     name = uuid.uuid4().hex[:12]
     owner = Owner(kind="cli", run_id=f"{this_host()}-{name}", user=current_user())
+    store, operation_id = ObjectStore(settings), f"{asked.runbook}-cli-{name}"
+    lines.append(f"Asked for by {owner.label()}: {asked.model_dump_json(exclude_defaults=True)}")
     try:
-        return engine(settings, ObjectStore(settings), owners, say).run(asked, owner, f"{asked.runbook}-cli-{name}")
-    except LockedError as error:
+        return engine(settings, store, owners, tell).run(asked, owner, operation_id)
+    except StreamOpsError as error:
+        lines.append(f"Refused, or failed: {error}")
+        if not isinstance(error, LockedError):
+            raise
         if owners.silent:
             raise LockedError(
                 f"{error} Airflow does not answer, so it is unknown whether that run is over; nothing was done. Start "
                 "Airflow, or wait until it answers."
             ) from None
         raise
+    finally:
+        with suppress(StreamOpsError):  # that it could not be filed changes nothing of what was done
+            store.put(keys.told(asked.job, operation_id), "".join(f"{line}\n" for line in lines).encode())
 
 
 def engine(

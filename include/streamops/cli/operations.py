@@ -43,9 +43,19 @@ def list_(job: console.OnlyJob = None, json: console.Json = False) -> None:
 
 @app.command("show")
 @console.guarded
-def show(operation_id: Id, json: console.Json = False) -> None:
+def show(
+    operation_id: Id,
+    log: Annotated[bool, typer.Option("--log", help="Its log, where a command carried it out.")] = False,
+    json: console.Json = False,
+) -> None:
     """Show an operation: owner, step, and what happened."""
-    operation = find(console.store(), operation_id)
+    store = console.store()
+    operation = find(store, operation_id)
+    if log:
+        if operation.owner.kind == "airflow":
+            raise NotFoundError(f"{operation_id} is of {operation.owner.label()}; its log is on that run's page.")
+        console.say(store.get(keys.told(operation.job, operation.id)).body.decode().rstrip())
+        return
     if json:
         console.show_json(operation)
         return

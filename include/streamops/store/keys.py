@@ -100,6 +100,11 @@ def receipt(job: str, operation_id: str) -> str:
     return f"{receipts(job)}{checked('snapshot', operation_id)}.json"
 
 
+def told(job: str, operation_id: str) -> str:
+    """The log of an operation that a command carried out; that of a DAG run is Airflow's."""
+    return f"{_home(job)}told/{checked('snapshot', operation_id)}.log"
+
+
 def deployments(job: str) -> str:
     """Prefix of a job's deployment records."""
     return f"jobs/{checked('job', job)}/deployments/"
