@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections import defaultdict
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +16,7 @@ from streamops.model.definitions import InfluxSink, Recount, Source, millisecond
 from streamops.model.errors import CheckpointError, DefinitionError, RefusedError
 from streamops.model.records import Deployment, StageStart, now
 from streamops.recount.recounting import Span, StagePlan, _Planner, recount_source, span
-from streamops.recount.report import Comparison, Measured, verdict
+from streamops.recount.report import WORDS, Comparison, Measured, verdict
 from streamops.spark import checkpoints
 
 T0 = 1_800_000_000_000  # a whole minute
@@ -56,6 +57,8 @@ def recounted(
     after: int | None = None,
     chunk_ms: int = 60_000,
     source: Source = SOURCE,
+    later: list[Block] | None = None,
+    young: bool = False,
 ) -> tuple[Measured, object]:
     """Recount one stage; point times and the bound count from T0."""
     rows = points if isinstance(points, list) else [(at, tags, value) for (at, tags), value in points.items()]
@@ -71,9 +74,14 @@ def recounted(
         T0 + bound,
         had_forerunner,
         -1 if after is None else T0 + after,
+        young,
     )
     reader, _, (measured,) = recount_source(
-        source, [plan], blocks, lambda _: Comparison("stage", "m", read, chunk_ms=chunk_ms)
+        source,
+        [plan],
+        blocks,
+        lambda _: Comparison("stage", "m", read, chunk_ms=chunk_ms, explained=spec.aggregate is None),
+        lambda _: later or [],
     )
     return measured, reader
 
@@ -87,13 +95,21 @@ def by_hand(spec: Recount, events: list[tuple[int, str, int, int]], bound: int) 
         start = at - at % slide
         while start > at - width:
             value = price if spec.column == "price" else quantity
-            sums[start + width, (symbol,) if spec.by else ()].append(value)
+            sums[start + width, (symbol,) if spec.by else ()].append((at, value))
             start -= slide
-    return {
-        key: {"average": sum(found) / len(found), "sum": sum(found), "count": len(found)}[spec.aggregate]
-        for key, found in sums.items()
-        if key[0] <= bound
-    }
+    return {key: MADE[spec.aggregate](found) for key, found in sums.items() if key[0] <= bound}
+
+
+MADE: dict[str | None, Callable[[list[tuple[int, int]]], float]] = {
+    "average": lambda found: sum(value for _, value in found) / len(found),
+    "sum": lambda found: sum(value for _, value in found),
+    "count": len,
+    "min": lambda found: min(value for _, value in found),
+    "max": lambda found: max(value for _, value in found),
+    "first": lambda found: min(found, key=lambda item: item[0])[1],
+    "last": lambda found: max(found, key=lambda item: item[0])[1],
+    "count distinct": lambda found: len({value for _, value in found}),
+}
 
 
 def test_tumbling_average_is_compared_window_by_window() -> None:
@@ -116,19 +132,23 @@ def test_tumbling_average_is_compared_window_by_window() -> None:
         ("1 second", "4 seconds"),
     ],
 )
-@pytest.mark.parametrize("aggregate", ["average", "sum", "count"])
+@pytest.mark.parametrize("aggregate", [name for name in MADE if name])
 @pytest.mark.parametrize("by", [("symbol",), ()])
 def test_every_shape_of_window_agrees_with_the_book(window, slide, aggregate, by) -> None:
     spec = Recount(source="trades", aggregate=aggregate, column="price", by=by, window=window, slide=slide)
     chance = random.Random(f"{window}{slide}{aggregate}")
     times = [*sorted(chance.randrange(0, 40_000) for _ in range(500)), 400_000, 401_500]  # with a hole in time
-    events = [(at, chance.choice("ABC"), chance.randrange(10**6), chance.randrange(100)) for at in times]
+    most = 5 if aggregate == "count distinct" else 10**6
+    events = [(at, chance.choice("ABC"), chance.randrange(most), chance.randrange(100)) for at in times]
     points = by_hand(spec, events, bound=401_000)
     values = [trade(at, price, symbol, quantity) for at, symbol, price, quantity in events]
     blocks = [block(values[first : first + 50], first) for first in range(0, len(values), 50)]
     result, _ = recounted(spec, blocks, points, bound=401_000, chunk_ms=10_000)
     assert (result.expected, result.missing, result.wrong, result.unexpected) == (len(points), 0, 0, 0)
     assert result.expected > 10
+    (key, value), *_ = points.items()  # and any other value is wrong
+    result, _ = recounted(spec, blocks, points | {key: value + 1}, bound=401_000, chunk_ms=10_000)
+    assert result.wrong == 1
 
 
 def test_each_kind_of_damage_is_noticed_once() -> None:
@@ -203,7 +223,7 @@ def test_late_events_explain_only_what_a_job_can_have_done_with_them(written: fl
 def test_late_events_in_several_panes_may_each_have_been_dropped_from_another_time_on() -> None:
     # 100 in time; an event ahead; then late events in two panes of the window that ends at 5 s.
     values = [trade(0, 100), trade(9000, 1), *(trade(1000 + at, 200) for at in (0, 1)), trade(2000, 300), trade(20_000)]
-    for aggregate in ("average", "sum", "count"):
+    for aggregate in filter(None, MADE):
         spec = AVG_5S.model_copy(update={"aggregate": aggregate})
         for first in range(3):
             for second in range(2):
@@ -213,6 +233,122 @@ def test_late_events_in_several_panes_may_each_have_been_dropped_from_another_ti
                 assert result.off == 0, (aggregate, first, second, result.examples)
         result, _ = recounted(spec, [block(values)], points | {(5000, ("A",)): 1000}, bound=7000)
         assert result.wrong == 1
+
+
+@pytest.mark.parametrize(
+    ("aggregate", "right", "wrong"),
+    [
+        ("min", [100, 90, 80], [70, 95, 300]),
+        ("max", [100, 300], [90, 80, 200]),
+        ("first", [100, 90], [80, 300]),
+        ("last", [100, 300], [90, 80]),
+        ("count distinct", [1, 2, 3, 4], [0, 5]),
+    ],
+)
+def test_late_events_explain_what_is_kept_of_them(aggregate: str, right: list[int], wrong: list[int]) -> None:
+    # 100 in time at 500; then the clock passes the window's end; then late 90 at 400, 80 at 450 and 300 at 600.
+    values = [trade(500, 100), trade(1500, 5), trade(400, 90), trade(450, 80), trade(600, 300), trade(3000)]
+    spec = AVG_1S.model_copy(update={"aggregate": aggregate})
+    second = 1 if aggregate == "count distinct" else 5
+    for value in (*right, *wrong):
+        result, _ = recounted(spec, [block(values)], {(1000, ("A",)): value, (2000, ("A",)): second}, bound=2000)
+        assert (result.late, result.wrong) == (3, value in wrong), (value, result.examples)
+
+
+@pytest.mark.parametrize("aggregate", ["first", "last"])
+def test_of_several_events_at_the_same_time_each_may_be_the_first_or_the_last(aggregate: str) -> None:
+    values = [trade(500, 100), trade(500, 200), trade(500, 300), trade(3000)]
+    spec = AVG_1S.model_copy(update={"aggregate": aggregate})
+    for value, wrong in ((100, 0), (200, 0), (300, 0), (400, 1)):
+        result, _ = recounted(spec, [block(values)], {(1000, ("A",)): value}, bound=1000)
+        assert (result.expected, result.wrong) == (1, wrong)
+
+
+@pytest.mark.parametrize("aggregate", ["average", "max", None])
+def test_only_events_that_the_condition_keeps_count(aggregate: str | None) -> None:
+    values = [trade(100, 100), trade(200, 900, "B"), trade(300, 999), trade(3000, 900)]
+    spec = Recount(
+        source="trades", aggregate=aggregate, column="price", by=("symbol",), where="price < 999 and symbol = 'A'",
+        window="1 second" if aggregate else None,
+    )  # fmt: skip
+    right = {(1000, ("A",)): 100.0} if aggregate else {(100, ("A",)): 100, (3000, ("A",)): 900}
+    result, _ = recounted(spec, [block(values)], right, bound=3000)
+    assert (result.expected, result.off) == (len(right), 0)
+    none = spec.model_copy(update={"where": "price < 0"})
+    result, _ = recounted(none, [block(values)], {}, bound=3000)
+    assert (result.expected, result.nothing) == (0, "no event counts")
+    mixed = spec.model_copy(update={"where": "price = 'A'"})
+    result, _ = recounted(mixed, [block(values)], right, bound=3000)
+    assert "cannot be compared" in result.problem
+
+
+EACH = Recount(source="trades", column="price", by=("symbol",))
+
+
+def test_where_each_event_is_a_point_each_damage_is_noticed_once() -> None:
+    values = [trade(at * 10, at, "AB"[at % 2]) for at in range(200)]
+    points = {(at * 10, ("AB"[at % 2],)): at for at in range(200)}
+    right, _ = recounted(EACH, [block(values)], points, chunk_ms=500)
+    assert (right.expected, right.off, right.nothing) == (200, 0, None)
+    for damaged, found in (
+        ({key: value for key, value in points.items() if key[0] != 1000}, (1, 0, 0)),
+        (points | {(1000, ("A",)): 7}, (0, 1, 0)),
+        (points | {(1005, ("A",)): 7}, (0, 0, 1)),
+        (points | {(1000, ("B",)): 100}, (0, 0, 1)),
+    ):
+        result, _ = recounted(EACH, [block(values)], damaged, chunk_ms=500)
+        assert (result.missing, result.wrong, result.unexpected) == found, result.examples
+
+
+def test_events_with_one_identity_are_one_point_with_the_value_of_any() -> None:
+    for value, wrong in ((1, 0), (2, 0), (3, 1)):
+        result, _ = recounted(EACH, [block([trade(0, 1), trade(0, 2)])], {(0, ("A",)): value})
+        assert (result.expected, result.wrong) == (1, wrong)
+
+
+def test_points_of_events_that_are_written_and_not_committed_are_explained_by_these_events() -> None:
+    """A batch is written before it is committed, and its events may be older than those that are."""
+    values = [trade(0, 1), trade(100, 2), trade(50, 3), trade(60, 4)]
+    points = {(0, ("A",)): 1, (100, ("A",)): 2, (50, ("A",)): 3}
+    result, _ = recounted(EACH, [block(values[:2])], points, end=2, later=[block(values[2:], 2)])
+    assert (result.expected, result.off) == (2, 0)
+    result, _ = recounted(EACH, [block(values[:2])], points | {(70, ("A",)): 9}, end=2, later=[block(values[2:], 2)])
+    assert result.unexpected == 1
+    wrong = points | {(50, ("A",)): 4}
+    result, _ = recounted(EACH, [block(values[:2])], wrong, end=2, later=[block(values[2:], 2)])
+    assert result.unexpected == 1
+
+
+def test_an_event_that_comes_minutes_late_is_still_a_point() -> None:
+    old = [trade(at * 1000, at) for at in range(300)]
+    points = {(at * 1000, ("A",)): at for at in range(300)} | {(500, ("A",)): 7}
+    late = [block(old), block([trade(299_000, 299)] * 20_000, 300), block([trade(500, 7)], 20_300)]
+    result, _ = recounted(EACH, late, points, chunk_ms=10_000)
+    assert (result.expected, result.off) == (301, 0)
+    del points[500, ("A",)]
+    result, _ = recounted(EACH, late, points, chunk_ms=10_000)
+    assert (result.missing, result.unexpected) == (1, 0)
+
+
+def test_texts_may_be_points() -> None:
+    spec = EACH.model_copy(update={"column": "symbol", "by": ()})
+    values = [trade(0, symbol="A"), trade(1, symbol="B")]
+    result, _ = recounted(spec, [block(values)], {(0, ()): "A", (1, ()): "C"})  # type: ignore[dict-item]
+    assert (result.expected, result.wrong) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"column": "nothing"}, "no column nothing; it has symbol, price"),
+        ({"by": ("nobody",)}, "no column nobody"),
+        ({"where": "cost > 1"}, "no column cost"),
+        ({"column": "symbol"}, "symbol is string, which has no average"),
+    ],
+)
+def test_words_that_do_not_fit_the_source_are_the_stages_problem(change: dict[str, Any], says: str) -> None:
+    result, _ = recounted(AVG_1S.model_copy(update=change), [block([trade(0), trade(2000)])], {}, bound=1000)
+    assert says in result.problem
 
 
 def test_an_event_within_the_watermark_delay_counts_for_certain() -> None:
@@ -330,11 +466,36 @@ def test_a_schema_that_cannot_be_recounted_is_refused() -> None:
         recounted(VOL_1S, [], {}, source=source)
 
 
-def test_nothing_compared_is_not_clean() -> None:
-    result, _ = recounted(AVG_1S, [block([trade(0)])], {}, bound=999)
+@pytest.mark.parametrize(
+    ("values", "bound", "more", "nothing"),
+    [
+        ([trade(0)], 999, {}, "no closed window"),
+        ([], 5000, {}, "no event"),
+        ([b"not json"], 5000, {}, "no event"),
+        ([trade(0), trade(900)], 1000, {"whole_only": True}, "short range"),
+        ([], 5000, {"whole_only": True}, "short range"),
+        ([trade(0), trade(1500)], 2000, {"after": 2000}, "no closed window"),
+    ],
+)
+def test_nothing_compared_is_not_clean_and_says_why(
+    values: list[bytes | None], bound: int, more: dict[str, Any], nothing: str
+) -> None:
+    result, _ = recounted(AVG_1S, [block(values)] if values else [], {}, bound=bound, **more)
+    assert result.nothing == nothing
     clean, reason = verdict((result,))
     assert not clean
-    assert "nothing was compared" in reason
+    assert f"nothing was compared (stage: {WORDS[result.nothing]})" in reason
+
+
+def test_nothing_compared_of_one_stage_is_not_clean_unless_the_range_was_chosen_too_short() -> None:
+    good = Measured(stage="good", measurement="good", expected=3)
+    for nothing in WORDS:
+        other = Measured(stage="other", measurement="other", nothing=nothing)
+        clean, reason = verdict((good, other))
+        assert clean == (nothing == "short range"), nothing
+        assert clean or reason.startswith(f"nothing of some stages was compared (other: {WORDS[nothing]})")
+    clean, reason = verdict((), {}, {"unsaid": "it writes no points"})
+    assert (clean, reason) == (False, "nothing was compared (unsaid: it writes no points)")
 
 
 STAGES = """
@@ -365,10 +526,8 @@ def test_a_recount_says_what_it_left_out_and_a_damaged_checkpoint_is_not_clean(m
     ledger: Any = SimpleNamespace(beginning_offsets=lambda topic: {"0": 0})
     planner = _Planner(SimpleNamespace(), ledger, deployment, parse(STAGES), {}, {})  # type: ignore[arg-type]
     assert [plan.stage for plan in planner.plans(set())["trades"]] == ["whole"]
-    assert planner.left_out == {
-        "fresh": "it has not committed anything yet",
-        "unsaid": "its definition does not say how (recount)",
-    }
+    assert planner.left_out == {"unsaid": "its definition does not say how (recount)"}
+    assert [(item.stage, item.nothing, item.young) for item in planner.waiting] == [("fresh", "not begun", True)]
     good = Measured(stage="whole", measurement="whole", expected=3)
     assert verdict((good,), planner.damaged) == (False, "broken could not be recounted: a file is missing")
     assert verdict((good,)) == (True, "all 3 points are as the ledger says")

@@ -331,7 +331,7 @@ class Rig:
             for name, start in starts.items()
         }
         off = [f"{name}: {item}" for name, item in found.items() if not item.clean()]
-        counts = [{"measurement": name, **item.counts()} for name, item in found.items()]
+        counts = [{"measurement": name, "expected": item.points, **item.counts()} for name, item in found.items()]
         return {"clean": not off, "reason": "; ".join(off) or "all as it should be", "measurements": counts}
 
     def _committed(self, job: str, stage: str) -> int:

@@ -15,7 +15,7 @@ from streamops.model import records
 from streamops.model.errors import NotFoundError, RefusedError
 from streamops.model.records import Deployment, JobRecord, Offsets
 from streamops.recount.recounting import recount_job
-from streamops.recount.report import Report
+from streamops.recount.report import WORDS, Report
 from streamops.settings import Settings
 from streamops.store import documents, jobs, keys
 from streamops.store.object_store import ObjectStore
@@ -36,7 +36,8 @@ def recount(
 ) -> None:
     """Recompute the results from the topic and compare.
 
-    Exit code 1 if a point is missing, wrong or unexpected, or if nothing was compared.
+    Exit code 1 if a point is missing, wrong or unexpected, if a stage could not be recounted, or if nothing of one was
+    compared.
     """
     settings = console.settings()
     store = ObjectStore(settings)
@@ -68,8 +69,13 @@ def show(report: Report) -> None:
     for item in report.measurements:
         for line in (*item.examples, *item.notes):
             console.say(f"  {line}")
-    for stage, why in {**report.left_out, **report.damaged}.items():
+    for item in report.measurements:
+        if item.nothing:
+            console.say(f"  nothing of {item.stage} was compared: {WORDS[item.nothing]}")
+    for stage, why in report.left_out.items():
         console.say(f"  {stage} was left out: {why}")
+    for stage, why in report.damaged.items():
+        console.say(f"  {stage} could not be recounted: {why}")
     rejected = f", {report.malformed:,} malformed and {report.ahead:,} from the future rejected"
     console.say(
         f"{report.events:,} events of {report.job} {report.version} (deployment {report.deployment}) "
@@ -82,7 +88,7 @@ def label(report: Report) -> str:
     """The verdict in a word or two. That nothing could be compared yet is no fault that was found."""
     if report.clean:
         return "[bold green]clean[/]"
-    if report.damaged or any(item.off for item in report.measurements):
+    if report.wrong:
         return "[bold red]NOT CLEAN[/]"
     return "[bold yellow]no verdict yet[/]"
 

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema, model_validator
 
-from streamops.model import names
+from streamops.model import conditions, names
 from streamops.model.errors import DefinitionError, NameRefusedError
 from streamops.model.names import checked, library, reference
 
@@ -206,20 +206,49 @@ class Sink(_Model):
         return self
 
 
+def _condition(text: str) -> str:
+    conditions.parse(text)  # raises ValueError, with what is wrong
+    return text
+
+
 class Recount(_Model):
     """How a recount computes a stage's results from the ledger, in words of its own.
 
     It shares no code with the stage's function; ``window`` and ``slide`` are durations, points stand at
-    the window's end.
+    the window's end. Without ``aggregate`` every event is a point, which stands at its own time.
     """
 
     source: SourceName
-    aggregate: Literal["average", "sum", "count"]
+    # ``first`` and ``last`` go by the event time; of events at the same time, each is right.
+    aggregate: Literal["average", "sum", "count", "min", "max", "first", "last", "count distinct"] | None = None
     column: str | None = None
     by: tuple[str, ...] = ()
-    window: Duration
+    where: Annotated[str, AfterValidator(_condition)] | None = None  # as Spark SQL has it (``conditions``)
+    window: Duration | None = None
     slide: Duration | None = None
     delay: Duration = "0 seconds"  # the stage's watermark delay: events that are less late count for certain
+
+    @model_validator(mode="after")
+    def _whole(self) -> Recount:
+        if self.aggregate and not self.window:
+            raise ValueError(
+                f"aggregate: {self.aggregate} is taken over a window; say how long it is (window: 1 minute)"
+            )
+        if not self.aggregate and (self.window or self.slide):
+            raise ValueError("window: without an aggregate each event is a point of its own; say which aggregate")
+        if self.column is None and self.aggregate != "count":
+            raise ValueError(f"column: name the column that {self.aggregate or 'a point'} is made of")
+        return self
+
+    @property
+    def reach_ms(self) -> int:
+        """How long before a point the first of its events may lie, in milliseconds."""
+        return milliseconds(self.window) if self.window else 0
+
+    @property
+    def step_ms(self) -> int:
+        """How long after a point the next may stand, in milliseconds."""
+        return milliseconds(self.slide or self.window or "0 seconds")
 
 
 class Stage(_Model):

@@ -150,6 +150,29 @@ class Recounted(Facts):
     clean: bool | None = None
     reason: str | None = None
     measurements: tuple[dict[str, Any], ...] = ()
+    damaged: dict[str, str] = {}
+
+    @property
+    def compared(self) -> int:
+        """How many points were compared."""
+        return sum(int(item.get("expected", 0)) for item in self.measurements)
+
+    @property
+    def waits(self) -> bool:
+        """Whether nothing is wrong, and more can be said once windows are closed."""
+        off = any(item.get(key) for item in self.measurements for key in ("missing", "wrong", "unexpected"))
+        return not self.clean and not off and not self.damaged
+
+    @property
+    def enough(self) -> bool:
+        """Whether all that the operation may have harmed was compared, as far as it can be.
+
+        What began with the operation may have no closed window yet; of some jobs no stage can be recounted at all.
+        """
+        if self.clean or not self.waits:
+            return bool(self.clean)
+        old = any(item.get("nothing") and not item.get("young") for item in self.measurements)
+        return not self.measurements or (self.compared > 0 and not old)
 
 
 class Managed(Facts):

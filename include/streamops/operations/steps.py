@@ -14,7 +14,7 @@ from typing import Any
 
 from streamops import snapshots
 from streamops.model import records
-from streamops.model.definitions import Definition, milliseconds
+from streamops.model.definitions import Definition
 from streamops.model.errors import DeniedError, StreamOpsError, UnreachableError
 from streamops.model.manifest import Manifest
 from streamops.model.owner import Publisher
@@ -43,12 +43,13 @@ from streamops.spark import priority
 from streamops.spark.submission import Submission
 from streamops.store import documents, jobs, keys, leases
 from streamops.store.object_store import ObjectStore
+from streamops.store.waiting import until
 from streamops.versions import artifacts, libraries, verdicts
 from streamops.versions.artifacts import ArtifactManifest
 
 # A job may hold months of events; its upgrade recounts what the switch may have harmed, and this much before it.
 RECOUNT_BEFORE_MS = 60_000
-_OFF = ("missing", "wrong", "unexpected")
+RECOUNT_WAIT_S = 60.0
 
 
 # --- deployments
@@ -430,20 +431,28 @@ def hand_over(context: StepContext) -> HandedOver:
 def recount_since(context: StepContext, moment_ms: int, what: str) -> Recounted:
     """Recount all results from a while before a moment on, so that every window open then is compared.
 
+    Where nothing could be compared yet, it is tried again for a minute: a window may be about to close.
+
     Raises:
-        StreamOpsError: results are missing, wrong or too many; the job runs on.
+        StreamOpsError: results are missing, wrong or too many, or nothing was compared; the job runs on.
     """
-    version = context.version()
-    topics = jobs.topics(version.definition, jobs.deployment(context.ports.store, context.job, context.number).topics)
-    specs = [stage.recount for stage in version.definition.stages.values() if stage.recount]
-    longest = max((milliseconds(spec.window) for spec in specs), default=0)
-    begin_ms = moment_ms - longest - RECOUNT_BEFORE_MS
+    definition = context.version().definition
+    topics = jobs.topics(definition, jobs.deployment(context.ports.store, context.job, context.number).topics)
+    specs = [stage.recount for stage in definition.stages.values() if stage.recount]
+    longest = max((spec.reach_ms + spec.step_ms for spec in specs), default=0)
+    # A job whose sources are quiet, or that reads old events, closed its last windows by the time of its events.
+    status = jobs.status(context.ports.store, context.job, context.launch)
+    marks = [mark for stage in (status.stages.values() if status else ()) if (mark := stage.watermark_ms)]
+    begin_ms = min(moment_ms, max(marks, default=moment_ms)) - longest - RECOUNT_BEFORE_MS
     since = {source: dict(context.ports.ledger.offsets_at(topic, begin_ms)) for source, topic in topics.items()}
     context.say(f"Recount from {(longest + RECOUNT_BEFORE_MS) // 1000} s before {what} on, offsets {since}")
-    found = Recounted.model_validate(context.ports.recount(context.job, since))
-    off = sum(item[key] for item in found.measurements for key in _OFF if isinstance(item.get(key), int))
+
+    def look() -> Recounted:
+        return Recounted.model_validate(context.ports.recount(context.job, since))
+
+    found = until(look, RECOUNT_WAIT_S, context.ports.look_s, lambda found: found.enough or not found.waits)
     context.say(f"Recount: {found.reason or ('clean' if found.clean else 'not clean')}")
-    if not found.clean and off:
+    if not found.enough:
         raise StreamOpsError(
             f"The recount of {context.job} is not clean: {found.reason}. The job runs on; look at "
             f"'streamops recount {context.job}'."

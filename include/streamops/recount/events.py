@@ -17,7 +17,8 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 
-from streamops.model.definitions import Source, milliseconds
+from streamops.model.conditions import parse
+from streamops.model.definitions import Recount, Source, milliseconds
 from streamops.model.errors import DefinitionError
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -80,6 +81,20 @@ class EventReader:
         self._shape = shape
         self._decode = msgspec.json.Decoder(shape).decode
         self._ahead_us = milliseconds(self.source.max_ahead) * 1000
+
+    def require(self, spec: Recount) -> None:
+        """Make sure that the columns which a specification names are there, and numbers where they are added up.
+
+        Raises:
+            DefinitionError: names the first that is not.
+        """
+        named = [*spec.by, *([spec.column] if spec.column else []), *(parse(spec.where).columns if spec.where else ())]
+        for column in named:
+            if column not in self._types:
+                raise DefinitionError(f"recount: the source has no column {column}; it has {', '.join(self._types)}.")
+        kind = self._types.get(spec.column or "", "")
+        if spec.aggregate in ("average", "sum") and _type(kind) in (str, bool, datetime):
+            raise DefinitionError(f"recount: {spec.column} is {kind}, which has no {spec.aggregate}.")
 
     def read(
         self,

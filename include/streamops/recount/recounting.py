@@ -2,7 +2,8 @@
 
 It shares no code with the job. For each stage with a ``recount`` specification it reads the source from the
 offset where the stage's state began to the offset that its last committed batch reached, and compares every
-window that this batch had closed. What the job does with a window that is open is not judged.
+window that this batch had closed. What the job does with a window that is open is not judged. Where each event is a
+point, all points of these events are compared, and those of later events are expected or not.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ import numpy as np
 from streamops.clients.influx import Points
 from streamops.clients.kafka import Block, Ledger
 from streamops.model import results
-from streamops.model.definitions import Definition, InfluxSink, Recount, Source
-from streamops.model.errors import CheckpointError, NotFoundError, RefusedError, UnreachableError
+from streamops.model.definitions import EVERY, Definition, InfluxSink, Recount, Source
+from streamops.model.errors import CheckpointError, DefinitionError, NotFoundError, RefusedError, UnreachableError
 from streamops.model.records import Deployment, JobRecord, Offsets, RefusedPoint, ResultsPosition
 from streamops.recount.events import EventReader, Events
-from streamops.recount.report import Comparison, Measured, Report, moment, verdict
+from streamops.recount.kept import Each, counted
+from streamops.recount.report import Comparison, Measured, Nothing, Report, moment, verdict
 from streamops.recount.windows import Windows
 from streamops.settings import Settings
 from streamops.spark import checkpoints
@@ -66,20 +68,23 @@ class StagePlan:
     bound_ms: int
     had_forerunner: bool = False
     after_ms: int = -1
+    young: bool = False  # whether its state began with this deployment
 
 
 @dataclass
 class _Stage:
     plan: StagePlan
-    windows: Windows
+    windows: Windows | Each
     comparison: Comparison
     placed: bool = False
+    problem: str = ""
+    from_ms: int = 0  # points before are not looked at
 
     def __post_init__(self) -> None:
         self._look_from(0)
 
     def _look_from(self, end_ms: int) -> None:
-        self.comparison.from_ms = max(end_ms, self.plan.after_ms + 1)
+        self.from_ms = self.comparison.from_ms = max(end_ms, self.plan.after_ms + 1)
 
     def take(self, events: Events) -> None:
         """Count the events between this stage's offsets."""
@@ -87,7 +92,11 @@ class _Stage:
         first = np.array([span.start.get(str(part), 0) for part in range(int(events.partitions.max()) + 1)])
         end = np.array([span.end.get(str(part), 0) for part in range(len(first))])
         inside = (events.offsets >= first[events.partitions]) & (events.offsets < end[events.partitions])
-        self.windows.add(events.cut(inside))
+        try:
+            self.windows.add(events.cut(inside))
+        except (TypeError, ZeroDivisionError) as error:  # of a condition, which is the definition's
+            self.problem = f"its recount cannot be carried out: {error}"
+            return
         self.close(self.windows.due_ms())
 
     def close(self, until_ms: int, *, last: bool = False) -> None:
@@ -105,43 +114,104 @@ class _Stage:
                 self.placed = True
             self.comparison.add(window)
             self.comparison.settle(window.end_ms)
+        if isinstance(self.windows, Each):
+            self._explain(self.windows)
         if last:
-            self.comparison.settle(self.plan.bound_ms, now=True)
+            self.comparison.settle(self._bound_ms(), now=True)
+
+    def _explain(self, each: Each) -> None:
+        """Events that came after their time was compared."""
+        for straggler in each.stragglers:
+            if straggler.time_ms >= self.from_ms:
+                self.comparison.straggler(*straggler)
+        each.stragglers.clear()
+
+    def explain(self, events: Events) -> None:
+        """Points that events gave which the stage has not committed: it may have written them already."""
+        assert isinstance(self.windows, Each)
+        end, where = self.plan.span.end, zip(events.partitions.tolist(), events.offsets.tolist(), strict=True)
+        after = [offset >= end.get(str(part), 0) for part, offset in where]
+        for time_ms, tags, value in self.windows.rows(events.cut(np.array(after, bool))):
+            self.comparison.explain(time_ms, tags, value)
+
+    def _bound_ms(self) -> int:
+        """Until when points are compared."""
+        newest = self.windows.newest_us // 1000 if isinstance(self.windows, Each) else _FAR
+        return min(self.plan.bound_ms, newest)
+
+    def _nothing(self) -> Nothing | None:
+        """Why nothing was compared."""
+        windows, whole_only = self.windows, self.plan.span.whole_only
+        if self.comparison.compared:
+            return None
+        if windows.begun_us is None:
+            return "short range" if whole_only else "no event"
+        step = max(1, self.plan.spec.step_ms)
+        first = windows.first_whole_end_ms() if whole_only else (windows.begun_us // 1000 // step + 1) * step
+        if self._bound_ms() < max(first, self.plan.after_ms + 1):
+            return "short range" if whole_only else "no closed window"
+        return "no event counts"
 
     def result(self) -> Measured:
         windows = self.windows
-        notes = self.plan.span.notes
+        notes = (*self.plan.span.notes, *_not_compared(self.plan))
         if windows.beyond:
             notes += (f"{windows.beyond} events came more than {windows.horizon_ms} ms late, after the comparison",)
         return self.comparison.result(
-            late=windows.late, beyond=windows.beyond, closed_until=moment(self.plan.bound_ms), notes=notes
+            late=windows.late,
+            beyond=windows.beyond,
+            closed_until=moment(self._bound_ms()),
+            notes=notes,
+            young=self.plan.young,
+            nothing=self._nothing(),
+            problem=self.problem,
         )
 
 
 def recount_source(
-    source: Source, plans: Iterable[StagePlan], blocks: Iterable[Block], points: Callable[[StagePlan], Comparison]
+    source: Source,
+    plans: Iterable[StagePlan],
+    blocks: Iterable[Block],
+    points: Callable[[StagePlan], Comparison],
+    since: Callable[[StagePlan], Iterable[Block]] = lambda plan: (),
 ) -> tuple[EventReader, int, tuple[Measured, ...]]:
     """Recount the stages of one source in a single pass over its records.
 
     Args:
         blocks: the records from the lowest start to the highest end of all plans, in order.
         points: where each stage's written points come from.
+        since: the records after a plan's end, as many as there are by now; asked for where each event is a point.
 
     Returns:
         The reader with what it rejected, how many records there were, and each stage's result.
+
+    Raises:
+        DefinitionError: the source cannot be read for a recount.
     """
-    stages = [
-        _Stage(plan, Windows(plan.spec, plan.bound_ms, plan.span.from_the_beginning), points(plan)) for plan in plans
-    ]
     reader, count = EventReader(source), 0
+    stages = []
+    for plan in plans:
+        stage = _Stage(plan, counted(plan.spec, plan.bound_ms, plan.span.from_the_beginning), points(plan))
+        stages.append(stage)
+        try:
+            reader.require(plan.spec)
+        except DefinitionError as error:
+            stage.problem = str(error)
     for partitions, offsets, timestamps, values in _gathered(blocks):
         count += len(values)
         events = reader.read(partitions, offsets, timestamps, values)
         if len(events.times):
             for stage in stages:
-                stage.take(events)
+                if not stage.problem:
+                    stage.take(events)
     for stage in stages:
+        if stage.problem:
+            continue
         stage.close(_FAR, last=True)
+        if stage.comparison.unexplained:
+            later = EventReader(source)  # of its own: what it rejects belongs to no committed batch
+            for rows in _gathered(since(stage.plan)):
+                stage.explain(later.read(*rows))
     return reader, count, tuple(stage.result() for stage in stages)
 
 
@@ -161,7 +231,7 @@ def recount_job(
         after: stage -> milliseconds since the epoch; windows that end by then were written by another job.
 
     Raises:
-        NotFoundError: the job, its deployment, or a topic is not there.
+        NotFoundError: the job or its deployment is not there.
         RefusedError: a measurement is not the job's.
         UnreachableError: a server did not answer.
     """
@@ -174,20 +244,31 @@ def recount_job(
     definition = artifacts.load_manifest(store, job, found.value.version).definition
     with closing(Ledger(settings)) as ledger, closing(Points(settings, timeout_s=60)) as points:
         planner = _Planner(store, ledger, found.value, definition, since or {}, after or {})
-        results: list[Measured] = []
         aside = [item for _, item in quarantine.read(store, job)]
         offsets: dict[str, dict[str, tuple[int, int]]] = {}
         events = malformed = ahead = 0
-        for source, plans in planner.plans(set(measurements or ())).items():
-            start, end = _range(plans)
-            blocks = ledger.read_blocks(planner.topic(source), start, end)
+        plans = planner.plans(set(measurements or ()))
+        results = list(planner.waiting)
+        for source, of_source in plans.items():
+            start, end = _range(of_source)
+            topic = planner.topic(source)
+            blocks = ledger.read_blocks(topic, start, end)
+            try:
+                reader, count, measured = recount_source(
+                    definition.sources[source],
+                    of_source,
+                    blocks,
+                    lambda plan: _comparison(points, plan, aside),
+                    lambda plan, topic=topic: ledger.read_blocks(topic, plan.span.end, ledger.end_offsets(topic)),  # type: ignore[misc]
+                )
+            except (DefinitionError, NotFoundError) as error:
+                planner.damaged.update({plan.stage: str(error) for plan in of_source})
+                continue
             offsets[source] = {part: (start[part], end[part]) for part in end}
-            reader, count, measured = recount_source(
-                definition.sources[source], plans, blocks, lambda plan: _comparison(points, plan, aside)
-            )
             events, malformed, ahead = events + count, malformed + reader.malformed, ahead + reader.ahead
-            results.extend(measured)
-    clean, reason = verdict(tuple(results), planner.damaged)
+            planner.damaged.update({item.stage: item.problem for item in measured if item.problem})
+            results.extend(item for item in measured if not item.problem)
+    clean, reason = verdict(tuple(results), planner.damaged, planner.left_out)
     return Report(
         job=job,
         version=found.value.version,
@@ -209,7 +290,8 @@ def recount_job(
 class _Planner:
     """Decides what to recount of a deployment; ``since`` and ``after`` are those of ``recount_job``.
 
-    ``left_out`` and ``damaged`` are filled by ``plans``, as in the report.
+    ``left_out``, ``damaged`` and ``waiting`` are filled by ``plans``: what cannot be recounted, what could not be, and
+    what has nothing yet.
     """
 
     store: ObjectStore
@@ -220,6 +302,7 @@ class _Planner:
     after: Mapping[str, int]
     left_out: dict[str, str] = field(default_factory=dict)
     damaged: dict[str, str] = field(default_factory=dict)
+    waiting: list[Measured] = field(default_factory=list)
 
     def plans(self, wanted: set[str]) -> dict[str, list[StagePlan]]:
         """By source, of the wanted measurements or all."""
@@ -237,24 +320,41 @@ class _Planner:
                 self.left_out[name] = "its definition does not say how (recount)" if sink else "it writes no points"
                 continue
             if wanted and sink.measurement not in wanted:
+                self.left_out[name] = "it was not asked for"
                 continue
             try:
-                tails = list(self._tails(name, prefix))
-            except (CheckpointError, NotFoundError) as error:
+                plan = self._plan(name, spec, sink, prefix)
+            except (CheckpointError, NotFoundError, RefusedError) as error:
                 self.damaged[name] = str(error)
                 continue
-            if not tails or prefix is None:
-                self.left_out[name] = "it has not committed anything yet"
-                continue
-            for read, tail in reversed(tails):
-                if self.definition.stages[read].realtime:
-                    self._await_results(read, tail.watermark_ms or 0)
-            end = next((tail.offsets[spec.source] for _, tail in tails if spec.source in tail.offsets), {})
-            bound_ms = min(tail.watermark_ms or 0 for _, tail in tails)
-            span, forerunner = self._span(name, spec.source, end), self._had_forerunner(name)
-            plan = StagePlan(name, spec, sink, span, bound_ms, forerunner, self._after_ms(name))
-            plans.setdefault(spec.source, []).append(plan)
+            if plan is None:
+                self.waiting.append(
+                    Measured(stage=name, measurement=sink.measurement, young=self._young(name), nothing="not begun")
+                )
+            else:
+                plans.setdefault(spec.source, []).append(plan)
         return plans
+
+    def _plan(self, name: str, spec: Recount, sink: InfluxSink, prefix: str | None) -> StagePlan | None:
+        """What to recount of a stage; None if it has not committed anything.
+
+        Raises:
+            CheckpointError, NotFoundError, RefusedError: it cannot be recounted.
+        """
+        tails = list(self._tails(name, prefix))
+        if not tails:
+            return None
+        for read, tail in reversed(tails):
+            if self.definition.stages[read].realtime:
+                self._await_results(read, (tail.watermark_ms or 0) if spec.aggregate else _FAR)
+        end = next((tail.offsets[spec.source] for _, tail in tails if spec.source in tail.offsets), {})
+        bound_ms = min(tail.watermark_ms or 0 for _, tail in tails) if spec.aggregate else _FAR
+        span, forerunner = self._span(name, spec.source, end), self._had_forerunner(name)
+        return StagePlan(name, spec, sink, span, bound_ms, forerunner, self._after_ms(name), self._young(name))
+
+    def _young(self, stage: str) -> bool:
+        began = self.deployment.stages.get(stage)
+        return began is None or began.since_deployment == self.deployment.number
 
     def _tails(self, stage: str, prefix: str | None) -> Iterator[tuple[str, checkpoints.Tail]]:
         """Where a stage stands, then the stages that it reads, and so on: what it has read they had read before."""
@@ -356,18 +456,34 @@ def span(
 
 
 def _comparison(points: Points, plan: StagePlan, aside: Iterable[RefusedPoint]) -> Comparison:
-    sink = plan.sink
+    sink, name = plan.sink, compared_field(plan)
     tags = plan.spec.by if set(plan.spec.by) == set(sink.tags) else sink.tags
     return Comparison(
         plan.stage,
         sink.measurement,
-        lambda start, end: points.read(sink.measurement, start, end, tags, sink.field),
+        lambda start, end: points.read(sink.measurement, start, end, tags, name),
         frozenset(
             (item.time_ms, tuple(item.tags.get(tag, "") for tag in tags))
             for item in aside
             if item.measurement == sink.measurement
         ),
+        explained=plan.spec.aggregate is None,
+        field=name,
     )
+
+
+def compared_field(plan: StagePlan) -> str:
+    """The field of a stage's points that is compared: the one that is named as the column is, or the first."""
+    fields = plan.sink.fields or (plan.sink.field,)
+    return str(plan.spec.column) if plan.spec.column in fields or fields == EVERY else fields[0]
+
+
+def _not_compared(plan: StagePlan) -> Iterator[str]:
+    """What a stage writes beside what is compared."""
+    others = [name for name in plan.sink.fields if name != compared_field(plan)]
+    if others:
+        told = "its other fields are" if others == [*EVERY] else f"{', '.join(others)} of its fields are"
+        yield f"{told} not compared, only {compared_field(plan)}"
 
 
 def _range(plans: list[StagePlan]) -> tuple[dict[str, int], dict[str, int]]:

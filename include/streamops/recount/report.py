@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from dataclasses import field as field_
 from datetime import UTC, datetime
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -18,11 +20,30 @@ class _Model(BaseModel):
     model_config = ConfigDict(frozen=True)
 
 
+Nothing = Literal["not begun", "no event", "no closed window", "short range", "no event counts"]
+WORDS: dict[Nothing, str] = {
+    "not begun": "it has not committed anything yet",
+    "no event": "no event was accepted between its offsets",
+    "no closed window": "no window of it is closed yet",
+    "short range": "no window that began since then is closed",
+    "no event counts": "none of its events counts",
+}
+
+
 class Measured(_Model):
-    """One measurement. ``expected`` points of closed windows were compared; ``partial`` of them are partial."""
+    """One stage. ``expected`` points of closed windows were compared; ``partial`` of them are partial.
+
+    ``nothing`` says why no point was compared. ``young`` is a stage whose state began with the present deployment.
+    ``by`` is what computed the points again: words of the recount's own, or the job's functions as a batch query.
+    """
 
     stage: str
     measurement: str
+    field: str = "value"
+    by: Literal["words", "functions"] = "words"
+    young: bool = False
+    nothing: Nothing | None = None
+    problem: str = ""  # why it could not be recounted, although it should have been
     expected: int = 0
     missing: int = 0
     wrong: int = 0
@@ -63,20 +84,39 @@ class Report(_Model):
     left_out: dict[str, str] = {}
     damaged: dict[str, str] = {}
 
+    @property
+    def wrong(self) -> bool:
+        """Whether a fault was found, and not only nothing to compare."""
+        return bool(self.damaged) or any(item.off for item in self.measurements)
 
-def verdict(measurements: tuple[Measured, ...], damaged: Mapping[str, str] | None = None) -> tuple[bool, str]:
+
+def verdict(
+    measurements: tuple[Measured, ...],
+    damaged: Mapping[str, str] | None = None,
+    left_out: Mapping[str, str] | None = None,
+) -> tuple[bool, str]:
     """Whether a recount is clean, and why or why not.
+
+    A stage of which nothing was compared is not clean, but where whoever asked chose a range that is too short for it
+    and something of another stage was compared.
 
     Args:
         damaged: of each stage that should have been recounted and could not be, why.
+        left_out: of each stage that cannot be recounted, why.
     """
     off = [f"{item.measurement} has {item.off:,} points that are off" for item in measurements if item.off]
     off += [f"{stage} could not be recounted: {why}" for stage, why in (damaged or {}).items()]
     if off:
         return False, "; ".join(off)
     compared = sum(item.expected for item in measurements)
+    nothing = {item.stage: WORDS[item.nothing] for item in measurements if item.nothing}
     if not compared:
-        return False, "nothing was compared: no window of this job is closed yet"
+        why = nothing or dict(left_out or {})
+        told = "; ".join(f"{stage}: {reason}" for stage, reason in why.items())
+        return False, f"nothing was compared ({told})"
+    if missed := [item for item in measurements if item.nothing and item.nothing != "short range"]:
+        told = "; ".join(f"{item.stage}: {nothing[item.stage]}" for item in missed)
+        return False, f"nothing of some stages was compared ({told}); the {compared:,} points of the others are right"
     refused = sum(item.refused for item in measurements)
     aside = f"; {refused:,} were refused by InfluxDB and are in the quarantine" if refused else ""
     return True, f"all {compared - refused:,} points are as the ledger says{aside}"
@@ -98,9 +138,12 @@ class Comparison:
     from_ms: int = 0  # points before are not looked at
     chunk_ms: int = 60_000
     most: int = 200_000  # points kept before they are compared
-    _expected: dict[tuple[int, Tags], Expected] = field(default_factory=dict)
-    _counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("missing", "wrong", "unexpected"), 0))
-    _examples: dict[str, list[str]] = field(default_factory=dict)
+    explained: bool = False  # whether points that no event gives may still be explained by later ones
+    field: str = "value"
+    _expected: dict[tuple[int, Tags], Expected] = field_(default_factory=dict)
+    _counts: dict[str, int] = field_(default_factory=lambda: dict.fromkeys(("missing", "wrong", "unexpected"), 0))
+    _examples: dict[str, list[str]] = field_(default_factory=dict)
+    _surplus: dict[tuple[int, Tags], list[Value]] = field_(default_factory=dict)
     _compared: int = 0
     _partial: int = 0
     _refused: int = 0
@@ -129,14 +172,9 @@ class Comparison:
         for time_ms, tags, value in self.read(self.from_ms, stop):
             expected = self._expected.pop((time_ms, tags), None)
             if expected is None:
-                self._note("unexpected", time_ms, tags, f"has {value}, and no event gives it")
+                self._unexplained(time_ms, tags, value)
             elif not expected.accepts(value):
-                self._note(
-                    "wrong",
-                    time_ms,
-                    tags,
-                    f"is {value} and should be {expected.value if expected.others == () else expected}",
-                )
+                self._note("wrong", time_ms, tags, f"is {value} and should be {expected.shown()}")
         for key in [key for key in self._expected if key[0] < stop]:
             expected = self._expected.pop(key)
             if expected.value is not None and key in self.put_aside:
@@ -145,12 +183,52 @@ class Comparison:
                 self._note("missing", *key, f"is missing and should be {expected.value}")
         self.from_ms = stop
 
+    @property
+    def compared(self) -> int:
+        """How many points were expected."""
+        return self._compared
+
+    def straggler(self, time_ms: int, tags: Tags, value: Value) -> None:
+        """An event that came so late that its time may have been compared before."""
+        if time_ms >= self.from_ms:
+            there = self._expected.get((time_ms, tags))
+            others = () if there is None or there.value is None else (there.value, *there.others)
+            self.add(Window(time_ms, False, {tags: Expected(value, others)}))
+            return
+        self._compared += 1
+        if not self.explain(time_ms, tags, value):
+            self._note("missing", time_ms, tags, f"is missing and should be {value}")
+
+    def explain(self, time_ms: int, tags: Tags, value: Value) -> bool:
+        """Whether there is a point, found with no event for it, that an event gives after all."""
+        found = self._surplus.get((time_ms, tags), [])
+        if value in found:
+            del self._surplus[time_ms, tags]
+            return True
+        return False
+
+    @property
+    def unexplained(self) -> bool:
+        """Whether there are points that later events may explain."""
+        return bool(self._surplus)
+
+    def _unexplained(self, time_ms: int, tags: Tags, value: Value) -> None:
+        if self.explained and len(self._surplus) < self.most:
+            self._surplus.setdefault((time_ms, tags), []).append(value)
+        else:
+            self._note("unexpected", time_ms, tags, f"has {value}, and no event gives it")
+
     def result(self, **more: object) -> Measured:
-        """What was found so far."""
+        """What was found; to be called once, at the end."""
+        self.explained = False
+        for (time_ms, tags), values in self._surplus.items():
+            for value in values:
+                self._unexplained(time_ms, tags, value)
         return Measured.model_validate(
             {
                 "stage": self.stage,
                 "measurement": self.measurement,
+                "field": self.field,
                 "expected": self._compared,
                 "partial": self._partial,
                 "refused": self._refused,

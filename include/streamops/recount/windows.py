@@ -13,16 +13,17 @@ have stopped counting each at another time; then anything between the extremes i
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from streamops.model.conditions import parse
 from streamops.model.definitions import Recount, milliseconds
 from streamops.recount.events import Events
 
-Value = int | float
+Value = Any  # a number; of aggregates that keep values, also a text or a truth value
 Tags = tuple[str, ...]
 _NEVER = -(1 << 62)
 
@@ -43,12 +44,19 @@ class Expected:
 
     def accepts(self, value: Value) -> bool:
         """Whether the written value is right; floats to nine digits."""
+        if isinstance(value, str):
+            return value in (self.value, *self.others)
         if self.between and self.between[0] - 1e-9 <= value <= self.between[1] + 1e-9:
             return True
         return any(
             own is not None and (own == value or (isinstance(own, float) and math.isclose(own, value, rel_tol=1e-9)))
             for own in (self.value, *self.others)
         )
+
+
+def tags_of(parts: Iterable[Any]) -> Tags:
+    """The values of a point's tags as text."""
+    return tuple(part if isinstance(part, str) else str(part) for part in parts)
 
 
 @dataclass(frozen=True)
@@ -82,12 +90,12 @@ class Windows:
     _end: int | None = None  # of the next window, in panes
 
     def __post_init__(self) -> None:
-        window = milliseconds(self.spec.window)
-        slide = milliseconds(self.spec.slide) if self.spec.slide else window
+        window, slide = self.spec.reach_ms, self.spec.step_ms
         self._pane_ms = math.gcd(window, slide)
         self._width, self._step = window // self._pane_ms, slide // self._pane_ms
         self._delay_us = milliseconds(self.spec.delay) * 1000
         self._floats = False
+        self._where = parse(self.spec.where) if self.spec.where else None
 
     @property
     def begun_us(self) -> int | None:
@@ -113,12 +121,14 @@ class Windows:
         late = (panes + 1) * self._pane_ms * 1000 <= before - self._delay_us
         gone = panes < (_NEVER if self._end is None else self._end - self._width)
         wanted = (panes + 1) * self._pane_ms <= self.bound_ms
+        if self._where:  # what it leaves out moves the clock as well: more may then be late, never less
+            wanted &= self._where.kept(events.columns)
         codes, values = self._coded(events), self._values(events)
         self.beyond += int(((panes < self._added) & wanted).sum())
         self._add_sure(panes, codes, values, wanted & ~late & ~gone)
         for index in np.flatnonzero(wanted & late & ~gone).tolist():
             self.late += 1
-            self._late.setdefault(int(panes[index]), []).append((self.late, int(codes[index]), values[index].item()))
+            self._late.setdefault(int(panes[index]), []).append((self.late, int(codes[index]), values.item(index)))
 
     def close(self, until_ms: int) -> Iterator[Window]:
         """The next windows that end at or before ``until_ms`` (and the bound), in order, without empty ones."""
@@ -147,7 +157,7 @@ class Windows:
                 if key not in codes:
                     codes[key] = len(codes)
                     parts = (key,) if len(by) == 1 else key
-                    self._tags.append(tuple(part if isinstance(part, str) else str(part) for part in parts))
+                    self._tags.append(tags_of(parts))
             return np.array([codes[key] for key in keys], np.int64)
 
     def _values(self, events: Events) -> np.ndarray:

@@ -250,7 +250,12 @@ class RestoreTests:
             return "", f"what continued from it is wrong: {report.reason} ({'; '.join(examples[:3])})"
         points = sum(item.expected for item in report.measurements)
         if not points:
-            return "it continues; no window was closed since, so nothing was compared", ""
+            raise NotTestableError(
+                f"Snapshot {manifest.job}/{manifest.name} continues, and nothing was compared: {report.reason}. Nothing is "
+                "noted of it; test it again once events arrive."
+            )
+        if report.damaged:
+            return "", f"what continued from it could not be recounted: {report.reason}"
         return f"{report.events:,} events recounted, {points:,} points of {len(report.measurements)} stages", ""
 
     def _wait(self, manifest: Manifest, definition: Definition, ends: Mapping[str, Mapping[str, int]]) -> None:

@@ -108,7 +108,7 @@ def recount_from(
         if stage.recount is None or stage.output != "append" or held is None or not held.watermark_ms:
             continue
         after[name] = held.watermark_ms
-        reach = milliseconds(stage.recount.window) + milliseconds(stage.recount.delay) + MARGIN_MS
+        reach = stage.recount.reach_ms + milliseconds(stage.recount.delay) + MARGIN_MS
         begun = held.watermark_ms - reach
         earliest[stage.recount.source] = min(begun, earliest.get(stage.recount.source, begun))
     return {source: dict(offsets_at(source, begun)) for source, begun in earliest.items()}, after
@@ -132,7 +132,7 @@ def waiting_for(
             continue
         if _at_the_end({**(held.offsets if held else {}), **found.offsets}, ends):
             continue
-        wanted = LEAST_MS + (2 * milliseconds(stage.recount.window) if stage.recount else 0)
+        wanted = LEAST_MS + (2 * stage.recount.reach_ms if stage.recount else 0)
         gone = (found.watermark_ms or 0) - (held.watermark_ms or 0) if held and held.watermark_ms else 0
         if gone < wanted:
             told.append(f"{name}: {max(0, gone) / 1000:.0f} of {wanted / 1000:.0f} s")
