@@ -87,7 +87,7 @@ class RestoreTests:
             NotFoundError: there is no such snapshot.
             SnapshotRefusedError: it is not intact, or what continued from it is not what the events give.
             NotTestableError: there is no room for one more driver, or the topic no longer holds what it continues
-                with.
+                with, or nothing of what continued could be compared.
             RefusedError: another job has the scratch job's name, or the version was changed after it was published.
             LockedError: another test of this job is at work.
             UnhealthyError: the scratch job did not start or continue, which may be the cluster's fault: nothing is
@@ -249,14 +249,13 @@ class RestoreTests:
             examples = [text for item in report.measurements for text in item.examples]
             return "", f"what continued from it is wrong: {report.reason} ({'; '.join(examples[:3])})"
         points = sum(item.expected for item in report.measurements)
-        if not points:
+        if report.damaged or not points:
             raise NotTestableError(
-                f"Snapshot {manifest.job}/{manifest.name} continues, and nothing was compared: {report.reason}. Nothing is "
-                "noted of it; test it again once events arrive."
+                f"Snapshot {manifest.job}/{manifest.name} continues, and that is all that is known: {report.reason}. "
+                "Nothing is noted of it; test it again once events arrive."
             )
-        if report.damaged:
-            return "", f"what continued from it could not be recounted: {report.reason}"
-        return f"{report.events:,} events recounted, {points:,} points of {len(report.measurements)} stages", ""
+        stages = sum(item.expected > 0 for item in report.measurements)
+        return f"{report.events:,} events recounted, {points:,} points of {stages} stages", ""
 
     def _wait(self, manifest: Manifest, definition: Definition, ends: Mapping[str, Mapping[str, int]]) -> None:
         """Wait until the scratch job has gone on far enough, or for some minutes: what it has done by then is judged.
