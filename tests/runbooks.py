@@ -160,7 +160,10 @@ def paused(settings: Settings, dag_id: str, yes: bool = True) -> None:
         deadline = time.monotonic() + 120
         while True:
             try:
-                airflow._call("PATCH", f"/api/v2/dags/{dag_id}", json={"is_paused": yes})
+                dag = airflow._call("PATCH", f"/api/v2/dags/{dag_id}", json={"is_paused": yes})
+                # As *Reparse Dag* does: a watcher comes and goes when Airflow reads the file, not when it is paused.
+                read = airflow._send("PUT", f"/api/v2/parseDagFile/{dag['file_token']}")
+                assert read.status_code in (201, 409), read.text  # 409: that was asked for already
                 return
             except NotFoundError:
                 assert time.monotonic() < deadline, f"Airflow did not read dags/{dag_id}.py"

@@ -42,8 +42,25 @@ def format_kafka(layout: Layout, pairs: dict[str, str]) -> None:
 
 
 def migrate_airflow(layout: Layout, log: str | None = "airflow-migrate.log") -> None:
-    """Create or upgrade Airflow's database; what it says goes to a log file, or to the caller's own output."""
-    _run([sys.executable, "-m", "airflow", "db", "migrate"], layout, log)
+    """Create or upgrade Airflow's database, and its pools; the output goes to a log file, or to the caller's own."""
+    commands = [["db", "migrate"], ["pools", "import", str(_pools(layout))]]
+    _run([sys.executable, "-c", _AIRFLOW_COMMANDS, json.dumps(commands)], layout, log)
+
+
+# In one process: importing Airflow takes longer than any of these commands.
+_AIRFLOW_COMMANDS = """
+import json, sys
+from airflow.__main__ import main
+for arguments in json.loads(sys.argv[1]):
+    sys.argv = ["airflow", *arguments]
+    main()
+"""
+# Tasks that run at the same time, each a process. The pools keep one of them for what heals (docs/adr/0036).
+_TASKS = {"default_pool": (4, "Every other task"), "healing": (1, "What brings back what should run: reconcile")}
+
+
+def _pools(layout: Layout) -> Path:
+    return layout.airflow / "pools.json"
 
 
 def _run(command: list[str], layout: Layout, log: str | None) -> None:
@@ -178,6 +195,8 @@ def airflow(layout: Layout, pairs: dict[str, str]) -> None:
     write_private(connections, json.dumps(_connections(layout, pairs), indent=1))
     backend = "airflow.secrets.local_filesystem.LocalFilesystemBackend"
     arguments = json.dumps({"connections_file_path": str(connections)})
+    pools = {name: {"slots": slots, "description": what} for name, (slots, what) in _TASKS.items()}
+    _pools(layout).write_text(json.dumps(pools, indent=1))
     url = layout.page("airflow")
     layout.own_dags.mkdir(parents=True, exist_ok=True)
     local = "airflow.dag_processing.bundles.local.LocalDagBundle"
@@ -188,7 +207,7 @@ def airflow(layout: Layout, pairs: dict[str, str]) -> None:
             "dags_folder": REPOSITORY / "dags",
             "load_examples": False,
             "executor": "LocalExecutor",
-            "parallelism": 4,
+            "parallelism": sum(slots for slots, _ in _TASKS.values()),
             "dags_are_paused_at_creation": False,
             "fernet_key": pairs["AIRFLOW_FERNET_KEY"],
             "simple_auth_manager_users": f"{pairs['AIRFLOW_USER']}:admin",
@@ -199,7 +218,11 @@ def airflow(layout: Layout, pairs: dict[str, str]) -> None:
         "api": {"base_url": url, "secret_key": pairs["AIRFLOW_SECRET_KEY"], "workers": 1, "instance_name": "StreamOps"},
         "api_auth": {"jwt_secret": pairs["AIRFLOW_JWT_SECRET"]},
         "database": {"sql_alchemy_conn": pairs.get("AIRFLOW_DATABASE") or postgres.url(layout, pairs)},
-        "logging": {"base_log_folder": layout.airflow / "logs"},
+        # Of each reading of a file the log would be one line more, for ever: Airflow removes none of these logs.
+        "logging": {
+            "base_log_folder": layout.airflow / "logs",
+            "namespace_levels": "airflow.dag_processing.dagbag=WARNING",
+        },
         "dag_processor": {
             "dag_bundle_config_list": json.dumps(bundles),
             "refresh_interval": 15,

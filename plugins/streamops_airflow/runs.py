@@ -32,6 +32,7 @@ DAG_ARGS: dict[str, Any] = {
     "is_paused_upon_creation": False,
     "default_args": {"owner": "streamops", **RETRIES},
 }
+HEALING = "healing"  # the pool of what heals; the stack makes it, with a slot that no other task gets
 INSTALLATION = "streamops_conn_id"  # the field of every runbook's form that is no part of the request
 # For DAGs whose form has it.
 ASKED_ARGS: dict[str, Any] = {**DAG_ARGS["default_args"], INSTALLATION: f"{{{{ params.{INSTALLATION} }}}}"}
@@ -109,6 +110,13 @@ def form_values(context: Context) -> dict[str, Any]:
     return cast("dict[str, Any]", redact({**context["params"], **(context["dag_run"].conf or {})}))
 
 
+def found(context: Context) -> Iterator[str]:
+    """What a watcher told that started this run, a line for each thing; nothing for a run that a person triggered."""
+    for events in (context.get("triggering_asset_events") or {}).values():
+        for event in events:
+            yield from ((event.extra or {}).get("payload") or {}).get("found", ())
+
+
 def place(context: Context) -> tuple[str, str]:
     """Job (or the cluster) and operation id, also of a run whose other values are not a valid request."""
     dag_run = context["dag_run"]
@@ -119,12 +127,29 @@ def place(context: Context) -> tuple[str, str]:
 
 def finished(context: Context) -> Callable[[Owner], bool | None]:
     """Asks Airflow whether the DAG run that owns a lock is over; None when Airflow does not know the run."""
+    return _finished(context["ti"].get_dagrun_state)
 
+
+def finished_as_triggers_ask() -> Callable[[Owner], bool | None]:
+    """The same where there is no task: in the triggerer, from any thread."""
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance  # loads much that parsing does not need
+
+    return _finished(RuntimeTaskInstance.get_dagrun_state)
+
+
+def under_way(dag_id: str) -> bool:
+    """Whether a run of a DAG has yet to begin or to end; asked in the triggerer, from any thread."""
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+    return RuntimeTaskInstance.get_dr_count(dag_id, states=["queued", "running"]) > 0
+
+
+def _finished(state_of: Callable[[str, str], Any]) -> Callable[[Owner], bool | None]:
     def ask(owner: Owner) -> bool | None:
         if owner.kind != "airflow" or not owner.dag_id or not owner.run_id:
             return None
         try:
-            state = context["ti"].get_dagrun_state(owner.dag_id, owner.run_id)
+            state = state_of(owner.dag_id, owner.run_id)
         except Exception:  # the Task SDK has no error of its own for an unknown run
             return None
         return _FINISHED.get(str(getattr(state, "value", state)))

@@ -8,12 +8,16 @@ import shutil
 import socket
 import subprocess
 import sys
+from configparser import ConfigParser
 from pathlib import Path
 
 import pytest
 from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk.exceptions import ParamValidationError
 
+from stack import configure
+from stack.layout import Layout
+from stack.private import prepare_env
 from streamops.operations.requests import ClusterRequest
 from streamops.operations.runbooks import RUNBOOKS
 from streamops.settings import REPOSITORY
@@ -21,7 +25,9 @@ from streamops_airflow.runs import INSTALLATION
 
 JOB_RUNBOOKS = tuple(name for name, found in RUNBOOKS.items() if not issubclass(found.request, ClusterRequest))
 DESTRUCTIVE = ("from_scratch", "cancel", "fork", "without_missing")
-SCHEDULED = ("scheduled_snapshots", "apply_retention", "verify_snapshots", "clean_history")
+SCHEDULED = ("apply_retention", "verify_snapshots")  # by a clock
+WATCHED = ("reconcile", "scheduled_snapshots")  # by an event: there is something to do
+BY_THEMSELVES = (*SCHEDULED, *WATCHED)
 
 
 @pytest.fixture(scope="module")
@@ -37,19 +43,37 @@ def dags():
 
 
 def test_there_is_one_runbook_per_kind_of_operation(dags):
-    assert set(dags) == {*RUNBOOKS, *SCHEDULED, "reconcile"}
+    assert set(dags) == {*RUNBOOKS, *BY_THEMSELVES}
 
 
-def test_reconciliation_runs_by_itself_one_at_a_time_and_is_never_made_up_for(dags):
-    dag = dags["reconcile"]
-    assert dag.timetable.can_be_scheduled
-    assert (dag.max_active_runs, dag.catchup, dag.is_paused_upon_creation) == (1, False, False)
-    assert "What can go wrong, and how to recover" in dag.doc_md
+@pytest.mark.parametrize("name", WATCHED)
+def test_what_has_to_be_done_seldom_runs_only_when_its_watcher_has_found_something(dags, name):
+    dag = dags[name]
+    assert not dag.timetable.can_be_scheduled  # by no clock
+    ((_, asset),) = dag.timetable.asset_condition.iter_assets()
+    (watcher,) = asset.watchers
+    path, kept = watcher.trigger.serialize()
+    assert path.startswith("streamops_airflow.triggers.watching.")
+    assert kept == {"dag_id": name, "streamops_conn_id": "streamops"}
+    assert all(task.execution_timeout for task in dag.tasks)
+
+
+def test_healing_has_a_pool_of_its_own_whose_slot_no_other_task_can_take(dags, tmp_path):
+    of_pools = {task.pool: name for name, dag in dags.items() for task in dag.tasks}
+    assert of_pools == {"default_pool": of_pools["default_pool"], "healing": "reconcile"}
+    layout = Layout.find(tmp_path)
+    configure.airflow(layout, prepare_env(layout, tmp_path / "spark"))
+    slots = {name: pool["slots"] for name, pool in json.loads((layout.airflow / "pools.json").read_text()).items()}
+    assert set(slots) == set(of_pools)
+    assert slots["healing"] == 1
+    settings = ConfigParser()
+    settings.read(layout.airflow / "airflow.cfg")
+    assert settings["core"].getint("parallelism") == sum(slots.values())
 
 
 def test_one_tag_finds_all_that_runs_by_itself(dags):
     found = {name for name, dag in dags.items() if "scheduled" in dag.tags}
-    assert found == {*SCHEDULED, "reconcile"}
+    assert found == set(BY_THEMSELVES)
     assert not any("schedule" in dag.tags for dag in dags.values())
 
 
@@ -90,10 +114,10 @@ def test_runbooks_start_only_when_asked_and_retry_every_task(dags, runbook):
     assert all(task.retries >= 1 for task in dag.tasks)
 
 
-@pytest.mark.parametrize("name", SCHEDULED)
+@pytest.mark.parametrize("name", BY_THEMSELVES)
 def test_what_runs_by_itself_runs_once_at_a_time_and_says_how_to_recover(dags, name):
     dag = dags[name]
-    assert dag.timetable.can_be_scheduled
+    assert dag.timetable.can_be_scheduled is (name in SCHEDULED)
     assert (dag.max_active_runs, dag.catchup, dag.is_paused_upon_creation) == (1, False, False)
     for heading in ("What it does", "When to use it", "What it changes", "What can go wrong, and how to recover"):
         assert heading in dag.doc_md

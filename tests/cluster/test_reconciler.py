@@ -20,14 +20,23 @@ from streamops.store import documents, jobs, keys, locks
 from streamops.upkeep import housekeeping
 from streamops.upkeep.reconcile import wants_second
 from streamops.upkeep.reconciler import Reconciler
+from streamops.upkeep.watching import Found
 
 
 def once(rig: Rig) -> list[str]:
-    """One pass, as a DAG run of its own."""
+    """One pass, as a DAG run of its own; a look before it finds the same to do, and does nothing."""
     said: list[str] = []
+    foreseen = seen(rig)
     done = Reconciler(rig.engine(), rig.owner(), said.append, look_s=2.0).run()
     assert said == done
+    assert bool(foreseen) == bool(done), (foreseen, done)
     return done
+
+
+def seen(rig: Rig) -> list[str]:
+    """What a look finds to do."""
+    found = Reconciler(rig.engine(), rig.owner(), lambda line: None, look_s=2.0).look()
+    return [f"{item.scope} {item.what}" for item in found.findings]
 
 
 def deployed(rig: Rig) -> Rig:
@@ -59,6 +68,7 @@ def test_a_driver_that_nobody_holds_comes_back_from_its_checkpoint_and_says_why(
     rig.nodes.status = "RECOVERING"
     assert once(rig) == []
     rig.nodes.status = "ALIVE"
+    assert seen(rig) == seen(rig) == ["sums start"]
     assert [line for line in once(rig) if "sums is started again: its driver is gone" in line]
     rig.commits_more()
     assert rig.recount("a") > 1
@@ -88,7 +98,9 @@ def test_an_abandoned_upgrade_is_taken_back_and_a_live_one_is_not_touched(rig: R
     for task in ("check", "prepare", "submit_driver", "wait_standby"):
         engine.run_task(JOB, "left", task)
     assert once(rig) == []
+    assert Reconciler(rig.engine(), rig.owner(), print, look_s=2.0).look() == Found(busy=frozenset({JOB}))
     rig.runs.over[owner.run_id] = True
+    assert seen(rig) == ["sums undo"]
     assert "undone" in once(rig)[0]
     assert rig.engine().find(JOB, "left").state == "undone"
     assert locks.read(rig.store, JOB).value.operation is None
@@ -127,6 +139,8 @@ def test_an_operation_that_others_found_abandoned_and_left_is_found_again(rig: R
 @pytest.mark.full
 def test_a_worker_that_nobody_started_is_started(rig: Rig) -> None:
     rig.nodes.up = {"master", "node-1"}
+    assert seen(rig) == ["node-2 start"]
+    assert rig.nodes.up == {"master", "node-1"}
     assert once(rig) == ["node-2 is started: its program did not run"]
     assert rig.nodes.up == {"master", "node-1", "node-2"}
 
@@ -137,6 +151,10 @@ def test_a_damaged_record_of_one_job_does_not_keep_another_from_coming_back(rig:
     rig.engine().run(patient("deploy_job", job="other", version="v1"), rig.owner(), "deploy-other")
     rig.store.put(keys.record("other"), b'{"version": "v1"}')
     silent_long_ago(rig)
+    found = Reconciler(rig.engine(), rig.owner(), print, look_s=2.0).look().findings
+    assert [(item.scope, item.what, item.mends) for item in found] == [
+        (JOB, "start", True), ("other", "trouble", False)
+    ]  # fmt: skip
     said: list[str] = []
     with pytest.raises(
         DamagedError, match=r"jobs/other/record.json .* cannot be read \(job: Field required\); .*earlier"
@@ -188,6 +206,24 @@ def test_what_came_back_since_the_first_look_is_left_alone(rig: Rig) -> None:
     assert (rig.record().launch, len(rig.cluster.processes)) == (before.launch, 2)
     assert locks.read(rig.store, JOB).value.operation is None
     rig.commits_more(windows=1)
+
+
+def test_an_operation_that_ends_between_two_reads_of_a_look_leaves_nothing_to_do(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver that stopped was seen, and then the operation that stopped it, and started another, gave its lock."""
+    deployed(rig)
+    reconciler, known = Reconciler(rig.engine(), rig.owner(), print, look_s=2.0), Reconciler._known
+
+    def overtaken(self: Reconciler) -> object:
+        rig.run("cancel_job")
+        jobs.change(rig.store, JOB, {"desired": "running"}, jobs.record(rig.store, JOB).fence)
+        seen = known(self)
+        jobs.change(rig.store, JOB, {"desired": "stopped"}, jobs.record(rig.store, JOB).fence)
+        return seen
+
+    monkeypatch.setattr(Reconciler, "_known", overtaken)
+    assert reconciler.look() == Found()
 
 
 class Meeting:

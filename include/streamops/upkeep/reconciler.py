@@ -1,4 +1,7 @@
-"""Carries out what ``reconcile`` decides: one look at everything, then the actions, each as a recorded operation."""
+"""Carries out what ``reconcile`` decides: one look at everything, then the actions, each as a recorded operation.
+
+``look`` takes the same decisions and does nothing: whether a pass is worth while.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
+from typing import Literal
 
 from streamops.cluster import record as cluster_record
 from streamops.model import records
@@ -33,16 +37,29 @@ from streamops.spark.master import DOWN, Master
 from streamops.store import documents, jobs, keys, locks
 from streamops.upkeep import reconcile
 from streamops.upkeep.reconcile import Action, Lock, Look
+from streamops.upkeep.watching import Finding, Found
 from streamops.versions import artifacts
+from streamops.versions.artifacts import ArtifactManifest
 
-FRESH = timedelta(seconds=15)
+FRESH = timedelta(seconds=5)
 _AT_ONCE = 4  # submissions, each a process of some seconds and some hundred MB
 _LOOK_S = 4.0  # between two looks at a status that is not fresh: drivers speak every second, whatever their clock says
+_DOWN = "its program did not run"
+
+
+@dataclass(frozen=True)
+class _Second:
+    """What to do about a second driver: end the one that is in the wrong place, or start one."""
+
+    kind: Literal["end", "start"]
+    version: ArtifactManifest
+    driver: str = ""
+    why: str = ""
 
 
 @dataclass(frozen=True)
 class Reconciler:
-    """One pass over an installation.
+    """One pass over an installation, or one look at it.
 
     Args:
         owner: of the operations that it begins; a later pass settles them when this one is gone.
@@ -71,11 +88,41 @@ class Reconciler:
                 starting.append((record, look))
             else:
                 with self._apart(record.job):
-                    done += self._do(record.job, action) + self._second(record, look)
+                    done += self._do(record.job, action) + self._do_second(record, look)
         done += self._start(starting)
         if self.troubles:
             raise next(iter(self.troubles.values()))
         return done
+
+    def look(self) -> Found:
+        """What a pass would do now, and which jobs operations hold. Nothing is touched.
+
+        Raises:
+            StreamOpsError: what ends a pass before it has looked at everything, such as an object store that is away.
+        """
+        found: list[Finding] = []
+        busy = {CLUSTER} if self._lock(CLUSTER)[0] == "held" else set[str]()
+        action = self._cluster()
+        if action.kind != "nothing":
+            found.append(Finding(CLUSTER, action.kind, action.why))
+        found += [Finding(name, "start", _DOWN) for name in self._down()]
+        for record, action, look in self._jobs():
+            if look.lock == "held":
+                busy.add(record.job)
+            with self._apart(record.job):
+                found += self._found(record, action, look)
+        found += [Finding(name, "trouble", str(error), mends=False) for name, error in self.troubles.items()]
+        return Found(tuple(found), frozenset(busy))
+
+    def _found(self, record: JobRecord, action: Action, look: Look) -> Iterator[Finding]:
+        if action.kind in ("finish", "undo"):
+            yield Finding(record.job, action.kind, action.why)
+        elif action.kind == "start":
+            # An operation that ended between two reads of this look leaves another record: there is nothing to do.
+            if jobs.record(self.engine.store, record.job) == record:
+                yield Finding(record.job, action.kind, action.why)
+        elif second := self._second(record, look):
+            yield Finding(record.job, f"second {second.kind}", second.why)
 
     @contextmanager
     def _apart(
@@ -118,14 +165,14 @@ class Reconciler:
         operation = self.engine.find(CLUSTER, holder) if holder else None
         return reconcile.settle(operation) if lock == "abandoned" and operation else Action("nothing", "")
 
-    def _nodes(self) -> list[tuple[str, Action]]:
+    def _down(self) -> tuple[str, ...]:
         """Programs that should run and do not: after a start by hand, or one that supervisord gave up on."""
         try:
             nodes = self.engine.ports.nodes()
             cluster = cluster_record.read(self.engine.store)
             wanted = ("master", *cluster.wanted(nodes.inventory))
         except NotFoundError:
-            return []
+            return ()
         up = []
         for name in wanted:
             try:
@@ -133,13 +180,16 @@ class Reconciler:
                     up.append(name)
             except StreamOpsError:
                 up.append(name)  # a node that does not answer is not this pass's to start
-        down = reconcile.programs(cluster, self._lock(CLUSTER)[0], wanted, up)
+        return reconcile.programs(cluster, self._lock(CLUSTER)[0], wanted, up)
+
+    def _nodes(self) -> list[tuple[str, Action]]:
+        """Those of them that were started."""
         started = []
-        for name in down:
+        for name in self._down():
             with self._apart(name, common=()):
-                nodes.start(name)
+                self.engine.ports.nodes().start(name)
                 started.append(name)
-        return [(name, Action("start", "its program did not run")) for name in started]
+        return [(name, Action("start", _DOWN)) for name in started]
 
     def _master(self) -> Master:
         try:
@@ -167,8 +217,8 @@ class Reconciler:
     def _jobs(self) -> list[tuple[JobRecord, Action, Look]]:
         known, said = self._known()
         seconds = {record.job: self._second_status(record) for record in known}
-        quiet = {job for job, status in said.items() if status and records.now() - status.updated > FRESH}
-        quiet |= {job for job, status in said.items() if status and status.updated - records.now() > FRESH}
+        wanted = [record.job for record in known if record.desired == "running"]
+        quiet = {job for job in wanted if (status := said[job]) and abs(records.now() - status.updated) > FRESH}
         if quiet:
             time.sleep(self.look_s)  # the interval that is measured
         master, found = self._master(), []
@@ -225,6 +275,20 @@ class Reconciler:
             return None
         return found.value if found else None
 
+    def _second(self, record: JobRecord, look: Look) -> _Second | None:
+        """What to do about the job's second driver."""
+        if record.launch is None or not record.version or record.desired != "running":
+            return None
+        version = artifacts.load_manifest(self.engine.store, record.job, record.version)
+        if not version.definition.standby_driver:
+            return None
+        second = self._second_status(record)
+        if second is not None and reconcile.shares_worker(look, second, version.definition):
+            return _Second("end", version, second.driver, "it is on the worker of the first")
+        if reconcile.wants_second(look, second) and self.engine.ports.submitter.room_for(version.definition):
+            return _Second("start", version, why="it shall have a second driver, and has none")
+        return None
+
     # --- actions
 
     def _do(self, scope: str, action: Action) -> list[str]:
@@ -247,28 +311,21 @@ class Reconciler:
             return self._said(f"{label(scope)}: {action.why}; {error}")
         return self._said(f"{label(scope)}: {action.why}; {'finished' if action.kind == 'finish' else 'undone'}")
 
-    def _second(self, record: JobRecord, look: Look) -> list[str]:
+    def _do_second(self, record: JobRecord, look: Look) -> list[str]:
         """A second driver where the definition asks for one, and there is room; the first one is left alone."""
-        if record.launch is None or not record.version or record.desired != "running":
-            return []
         ports = self.engine.ports
         try:
-            version = artifacts.load_manifest(ports.store, record.job, record.version)
-            if not version.definition.standby_driver:
+            wanted = self._second(record, look)
+            if wanted is None or record.launch is None:
                 return []
-            second = self._second_status(record)
-            if second is not None and reconcile.shares_worker(look, second, version.definition):
-                ports.submitter.end_driver(second.driver)  # the next pass starts another one
+            if wanted.kind == "end":
+                ports.submitter.end_driver(wanted.driver)  # the next pass starts another one
                 return self._said(
-                    f"{record.job}: its second driver, {second.driver}, is ended, because it is on the worker of the "
-                    "first; another one is started, and the master may choose another worker for it"
+                    f"{record.job}: its second driver, {wanted.driver}, is ended, because {wanted.why}; another one is "
+                    "started, and the master may choose another worker for it"
                 )
-            if not reconcile.wants_second(look, second):
-                return []
-            if not ports.submitter.room_for(version.definition):
-                return []
             deployment = jobs.deployment(ports.store, record.job, record.deployment)
-            driver = ports.submitter.submit(steps.recorded(ports.store, deployment, version, record.launch))
+            driver = ports.submitter.submit(steps.recorded(ports.store, deployment, wanted.version, record.launch))
         except StreamOpsError as error:
             return self._said(f"{record.job}: its second driver is not started; {error}")
         return self._said(f"{record.job}: a second driver, {driver}, is started, and watches over the first")

@@ -16,6 +16,7 @@ from streamops.operations.engine import Engine
 from streamops.operations.follow import request
 from streamops.store import documents, jobs, keys
 from streamops.store.object_store import ObjectStore
+from streamops.upkeep.watching import Finding, Found
 from streamops.versions import artifacts
 
 
@@ -51,6 +52,12 @@ def due_now(store: ObjectStore, moment: datetime, say: Callable[[str], None] = l
         if item is not None:
             found[job] = item
     return found
+
+
+def look(store: ObjectStore, moment: datetime) -> Found:
+    """The same as a watcher sees it: each time that is due is one thing to do."""
+    due_jobs = due_now(store, moment)
+    return Found(tuple(Finding(job, item.name, f"due since {item.slot}") for job, item in due_jobs.items()))
 
 
 def _due(store: ObjectStore, job: str, moment: datetime) -> Due | None:

@@ -246,8 +246,8 @@ class StreamOpsHook(BaseHook):
         return self.engine(say, runs.finished(context), self._submit, runs.fence(context), runs.forgotten(context))
 
     def watcher(self) -> Engine:
-        """An engine that only looks (``Engine.poll``)."""
-        return self.engine(say=self.log.info, finished=lambda owner: None)
+        """An engine that only looks, in the triggerer."""
+        return self.engine(say=self.log.info, finished=runs.finished_as_triggers_ask())
 
     def _submit(self, submission: Submission) -> str:
         from streamops_airflow.hooks.driver_submit import DriverSubmitHook

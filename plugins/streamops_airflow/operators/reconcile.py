@@ -18,5 +18,11 @@ class ReconcileOperator(OperationOperator):
         """Look at everything once, and act."""
         from streamops.upkeep.reconciler import Reconciler
 
+        for line in (*runs.told(context), *runs.found(context)):
+            self.log.info("%s", line)
         with plain_errors():
-            return Reconciler(self.engine(context), runs.owner(context, "reconcile"), self.log.info).run() or None
+            runs.require_known(context)
+            done = Reconciler(self.engine(context), runs.owner(context, "reconcile"), self.log.info).run()
+        if not done:
+            self.log.info("Nothing was done: all that should run does, or is looked after by an operation")
+        return done or None
