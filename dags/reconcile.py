@@ -28,15 +28,15 @@ from datetime import timedelta
 
 from airflow.sdk import DAG
 
-from streamops_airflow import assets, runs
+from streamops_airflow import runs
 from streamops_airflow.operators.reconcile import ReconcileOperator
-from streamops_airflow.triggers.watching import ReconcileTrigger
+from streamops_airflow.triggers.watching import ReconcileTrigger, to_do
 
 with DAG(
     dag_id="reconcile",
     description="Bring back jobs and workers that should run, and settle abandoned operations",
     doc_md=__doc__,
-    schedule=[assets.to_do(ReconcileTrigger("reconcile"))],
+    schedule=[to_do(ReconcileTrigger("reconcile"))],
     tags=["streamops", "scheduled"],
     **{**runs.DAG_ARGS, "max_active_runs": 1},
 ) as dag:

@@ -28,13 +28,13 @@ from airflow.sdk import DAG
 
 from streamops_airflow import assets, runs
 from streamops_airflow.operators.catalogue import DueSnapshotsOperator, TakeScheduledOperator
-from streamops_airflow.triggers.watching import DueSnapshotsTrigger
+from streamops_airflow.triggers.watching import DueSnapshotsTrigger, to_do
 
 with DAG(
     dag_id="scheduled_snapshots",
     description="Take the snapshots that are due by their jobs' definitions",
     doc_md=__doc__,
-    schedule=[assets.to_do(DueSnapshotsTrigger("scheduled_snapshots"))],
+    schedule=[to_do(DueSnapshotsTrigger("scheduled_snapshots"))],
     tags=["streamops", "snapshots", "scheduled"],
     **{**runs.DAG_ARGS, "max_active_runs": 1},
 ) as dag:

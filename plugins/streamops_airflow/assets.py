@@ -1,20 +1,15 @@
-"""Assets. Snapshots: other DAGs can wait for those of a job (``schedule=[assets.snapshots("clicks")]``).
-
-And what there is to do for a DAG that acts by itself: its watcher makes an event when there is something.
-"""
+"""Snapshots as Airflow assets: other DAGs can wait for those of a job (``schedule=[assets.snapshots("clicks")]``)."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow.sdk import Asset, AssetAlias, AssetWatcher
+from airflow.sdk import Asset, AssetAlias
 
 from streamops.store import keys
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
-
-    from streamops_airflow.triggers.watching import WatchTrigger
 
 # The job is known only when a task runs, so tasks declare the alias and name the asset of the job in it.
 TAKEN = AssetAlias("streamops-snapshots")
@@ -36,8 +31,3 @@ def announce(context: Context, bucket: str, job: str, name: str, size: int) -> N
         size: bytes of all its objects.
     """
     context["outlet_events"][TAKEN].add(snapshots(job, bucket), extra={"job": job, "snapshot": name, "bytes": size})
-
-
-def to_do(trigger: WatchTrigger) -> Asset:
-    """What there is to do for the trigger's DAG; the DAG's only schedule."""
-    return Asset(f"streamops-{trigger.dag_id}", watchers=[AssetWatcher(name=trigger.dag_id, trigger=trigger)])

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk.exceptions import ParamValidationError
+from airflow.serialization.serialized_objects import DagSerialization
 
 from stack import configure
 from stack.layout import Layout
@@ -49,12 +50,12 @@ def test_there_is_one_runbook_per_kind_of_operation(dags):
 @pytest.mark.parametrize("name", WATCHED)
 def test_what_has_to_be_done_seldom_runs_only_when_its_watcher_has_found_something(dags, name):
     dag = dags[name]
-    assert not dag.timetable.can_be_scheduled  # by no clock
-    ((_, asset),) = dag.timetable.asset_condition.iter_assets()
-    (watcher,) = asset.watchers
-    path, kept = watcher.trigger.serialize()
-    assert path.startswith("streamops_airflow.triggers.watching.")
-    assert kept == {"dag_id": name, "streamops_conn_id": "streamops"}
+    timetable = DagSerialization.to_dict(dag)["dag"]["timetable"]
+    assert timetable["__type"] == "airflow.timetables.simple.AssetTriggeredTimetable"  # by no clock
+    (asset,) = timetable["__var"]["asset_condition"]["objects"]
+    (watcher,) = asset["watchers"]
+    assert watcher["trigger"]["classpath"].startswith("streamops_airflow.triggers.watching.")
+    assert watcher["trigger"]["kwargs"] == {"dag_id": name, "streamops_conn_id": "streamops"}
     assert all(task.execution_timeout for task in dag.tasks)
 
 
@@ -117,7 +118,7 @@ def test_runbooks_start_only_when_asked_and_retry_every_task(dags, runbook):
 @pytest.mark.parametrize("name", BY_THEMSELVES)
 def test_what_runs_by_itself_runs_once_at_a_time_and_says_how_to_recover(dags, name):
     dag = dags[name]
-    assert dag.timetable.can_be_scheduled is (name in SCHEDULED)
+    assert dag.timetable.can_be_scheduled
     assert (dag.max_active_runs, dag.catchup, dag.is_paused_upon_creation) == (1, False, False)
     for heading in ("What it does", "When to use it", "What it changes", "What can go wrong, and how to recover"):
         assert heading in dag.doc_md

@@ -35,7 +35,7 @@ def once(rig: Rig) -> list[str]:
 
 def seen(rig: Rig) -> list[str]:
     """What a look finds to do."""
-    found = Reconciler(rig.engine(), rig.owner(), lambda line: None, look_s=2.0).look()
+    found = Reconciler(rig.engine(), rig.owner(), lambda line: None, look_s=0.5).look()
     return [f"{item.scope} {item.what}" for item in found.findings]
 
 

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+from airflow.sdk import Asset, AssetWatcher
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 from streamops.model.owner import Owner
@@ -121,3 +122,8 @@ class DueSnapshotsTrigger(WatchTrigger):
     def look(self, hook: StreamOpsHook) -> Found:
         """The jobs whose snapshot is due."""
         return scheduled.look(hook.store, now())
+
+
+def to_do(trigger: WatchTrigger) -> Asset:
+    """What there is to do for the trigger's DAG, as the asset that is the DAG's schedule."""
+    return Asset(f"streamops-{trigger.dag_id}", watchers=[AssetWatcher(name=trigger.dag_id, trigger=trigger)])
