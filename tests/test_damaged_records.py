@@ -75,5 +75,7 @@ def test_the_list_of_jobs_shows_the_others_and_fails(
 def test_the_snapshots_of_other_jobs_stay_due(shelved: Rig) -> None:
     said: list[str] = []
     assert list(scheduled.due_now(shelved.store, records.now(), said.append)) == [JOB]
+    (due,) = scheduled.look(shelved.store, records.now()).findings
+    assert (due.scope, due.what.startswith("scheduled-"), due.mends) == (JOB, True, True)
     assert len(said) == 1
     assert said[0].startswith("other cannot be told to be due: jobs/other/record.json")

@@ -43,7 +43,7 @@ def format_kafka(layout: Layout, pairs: dict[str, str]) -> None:
 
 def migrate_airflow(layout: Layout, log: str | None = "airflow-migrate.log") -> None:
     """Create or upgrade Airflow's database, and its pools; the output goes to a log file, or to the caller's own."""
-    commands = [["db", "migrate"], ["pools", "import", str(_pools(layout))]]
+    commands = [["db", "migrate"], ["pools", "import", str(pools(layout))]]
     _run([sys.executable, "-c", _AIRFLOW_COMMANDS, json.dumps(commands)], layout, log)
 
 
@@ -59,7 +59,8 @@ for arguments in json.loads(sys.argv[1]):
 _TASKS = {"default_pool": (4, "Every other task"), "healing": (1, "What brings back what should run: reconcile")}
 
 
-def _pools(layout: Layout) -> Path:
+def pools(layout: Layout) -> Path:
+    """Airflow's pools, in a file that Airflow reads at each start of the stack."""
     return layout.airflow / "pools.json"
 
 
@@ -195,8 +196,8 @@ def airflow(layout: Layout, pairs: dict[str, str]) -> None:
     write_private(connections, json.dumps(_connections(layout, pairs), indent=1))
     backend = "airflow.secrets.local_filesystem.LocalFilesystemBackend"
     arguments = json.dumps({"connections_file_path": str(connections)})
-    pools = {name: {"slots": slots, "description": what} for name, (slots, what) in _TASKS.items()}
-    _pools(layout).write_text(json.dumps(pools, indent=1))
+    found = {name: {"slots": slots, "description": what} for name, (slots, what) in _TASKS.items()}
+    pools(layout).write_text(json.dumps(found, indent=1))
     url = layout.page("airflow")
     layout.own_dags.mkdir(parents=True, exist_ok=True)
     local = "airflow.dag_processing.bundles.local.LocalDagBundle"

@@ -53,13 +53,13 @@ def up(home: Path | str | None = None, *, generator: bool = True, say: Say = pri
     began = time.monotonic()
     with _alone(layout):
         supervisor = supervision.running(layout)
-        if supervisor and _complete(layout, supervisor, generator):
-            say(f"The stack in {layout.home} is running already.")
-            return Settings.load(layout.env_file)
-        if supervisor and "postgres" not in {program.name for program in supervisor.programs()}:
+        if supervisor and _of_an_earlier_version(layout, supervisor):
             raise RefusedError(
                 f"The stack in {layout.home} was started by an earlier version: run 'make down', and this again."
             )
+        if supervisor and _complete(layout, supervisor, generator):
+            say(f"The stack in {layout.home} is running already.")
+            return Settings.load(layout.env_file)
         if supervisor is None:
             _end_leftovers(layout, say)
             ports.check(layout)
@@ -144,6 +144,12 @@ def fleet_stop(home: Path | str | None = None) -> None:
     supervisor = supervision.connect(Layout.find(home))
     for name in FLEET:
         supervisor.stop(name)
+
+
+def _of_an_earlier_version(layout: Layout, supervisor: Supervisor) -> bool:
+    """Whether it lacks what the DAGs of this version need, and gets only at a start: PostgreSQL, or the pools."""
+    has_postgres = "postgres" in {program.name for program in supervisor.programs()}
+    return not (has_postgres and configure.pools(layout).is_file())
 
 
 def _complete(layout: Layout, supervisor: Supervisor, generator: bool) -> bool:

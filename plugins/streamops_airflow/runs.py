@@ -81,8 +81,8 @@ def require_known(context: Context) -> None:
     known = context["dag"].params
     if unknown := sorted(set(context["dag_run"].conf or {}) - set(known)):
         raise RefusedError(
-            f"{context['dag_run'].dag_id} has no field {', '.join(unknown)}; it has {', '.join(sorted(known))}. "
-            "Nothing was touched."
+            f"{context['dag_run'].dag_id} has no field {', '.join(unknown)}; it has "
+            f"{', '.join(sorted(known)) or 'none'}. Nothing was touched."
         )
 
 

@@ -31,6 +31,7 @@ from streamops_airflow import assets
 from streamops_airflow.dags import runbook_dag
 from streamops_airflow.hooks.snapshots import SnapshotHook
 from streamops_airflow.operators.base import StreamOpsOperator
+from streamops_airflow.operators.reconcile import ReconcileOperator
 
 NOTE = "from the command line of ada on a host"
 # What must have happened before, and what is asked for.
@@ -256,3 +257,29 @@ def test_the_log_alone_tells_who_asked_for_what_what_was_found_and_how_it_ended(
         assert f"deployment {record.deployment}" in told.receipt["after"]
     if "snapshot" in asked:
         assert told.receipt["snapshot"] == f"{JOB}/{asked['snapshot']}"
+
+
+def test_a_run_of_reconcile_tells_what_was_found_and_what_it_did(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Log()
+    monkeypatch.setattr(StreamOpsOperator, "log", log, raising=False)
+    monkeypatch.setattr(SnapshotHook, "task_engine", lambda *_: rig.engine())
+    run = SimpleNamespace(
+        dag_id="reconcile", run_id="asset_triggered__1", run_type="asset_triggered", triggering_user_name=None,
+        note=None, conf={},
+    )  # fmt: skip
+    found = SimpleNamespace(extra={"from_trigger": True, "payload": {"found": ["node-2: its program did not run"]}})
+    context: Any = {
+        "dag_run": run, "dag": SimpleNamespace(params={}), "params": {}, "triggering_asset_events": {"asset": [found]}
+    }  # fmt: skip
+    rig.nodes.up = {"master", "node-1"}
+    done = "node-2 is started: its program did not run"
+    assert ReconcileOperator(task_id="reconcile").execute(context) == [done]
+    asked = "Run reconcile/asset_triggered__1 (asset_triggered), asked for by no one"
+    assert log.lines[-4:] == [asked, "Form: {}", "node-2: its program did not run", done]
+
+    context["triggering_asset_events"] = {}  # triggered by a person
+    assert ReconcileOperator(task_id="reconcile").execute(context) is None
+    assert log.lines[-1].startswith("Nothing was done: ")
+    run.conf = {"job": JOB}
+    with pytest.raises(AirflowFailException, match="reconcile has no field job; it has none"):
+        ReconcileOperator(task_id="reconcile").execute(context)

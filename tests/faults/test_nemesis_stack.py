@@ -55,7 +55,7 @@ pytestmark = [pytest.mark.stack, pytest.mark.long]
 
 EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 WELL = "all is well"
-BACK_S = 540  # for a job to work again, or an abandoned operation to be settled: reconciliation looks every minute
+BACK_S = 540  # for a job to work again, or an abandoned operation to be settled: tries are up to five minutes apart
 PATIENT = {"healthy_timeout_s": 400, "stop_timeout_s": 150, "members_timeout_s": 200}
 PROBES = {**READY, "spark-master": ready.master, **dict.fromkeys(AIRFLOW, ready.airflow)}
 

@@ -153,8 +153,9 @@ def test_a_stack_with_airflows_runs_in_sqlite_is_told_what_to_do_before_anything
         postgres.prepare(layout)
 
 
+@pytest.mark.parametrize("lacks", ["postgres", "pools"])
 def test_a_stack_that_an_earlier_version_started_is_told_to_be_stopped_first(
-    layout: Layout, monkeypatch: pytest.MonkeyPatch
+    layout: Layout, monkeypatch: pytest.MonkeyPatch, lacks: str
 ) -> None:
     offset = next(
         offset
@@ -166,12 +167,14 @@ def test_a_stack_that_an_earlier_version_started_is_told_to_be_stopped_first(
     older = Layout.find(layout.home)
     pairs = prepare_env(older, builds.spark_home())
     with monkeypatch.context() as before:
-        known = [one for one in programs(older, Traffic()) if one.name != "postgres"]
+        known = [one for one in programs(older, Traffic()) if one.name != lacks]
         before.setattr(supervision, "programs", lambda *_: known)
         supervision.write_configuration(older, pairs, Traffic())
     supervision.start(older)
     try:
         configure.write_all(older, pairs)
+        if lacks == "pools":
+            configure.pools(older).unlink()
         with pytest.raises(RefusedError, match="earlier version: run 'make down'"):
             lifecycle.up(older.home)
     finally:

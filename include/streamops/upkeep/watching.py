@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from streamops.model.names import label
+
 FIRST_S = 15.0
 LONGEST_S = 300.0
 REPORT_S = 3600.0  # between two runs that can only say what is wrong
@@ -36,7 +38,7 @@ class Finding:
         return self.scope, self.what
 
     def __str__(self) -> str:
-        return f"{self.scope}: {self.why}"
+        return f"{label(self.scope)}: {self.why}"
 
 
 @dataclass(frozen=True)
