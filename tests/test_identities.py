@@ -1,4 +1,4 @@
-"""Three identities of a real object store: each is refused what it must not do, and what was written over survives.
+"""The identities at a real object store: each is refused what it must not do, and what was written over survives.
 
 That each may do what its work needs is shown by every other test that uses ``Rig``, ``Shelf`` or ``bucket``.
 """
@@ -272,6 +272,11 @@ def test_the_stack_gives_an_old_server_its_identities_and_its_first_credential_b
         driver = ObjectStore(Settings.load(layout.node / "node.env"))
         driver.put(keys.status(JOB, "l"), b"fine")
         assert denied(lambda: driver.put(keys.manifest(JOB, "s"), b"?"))
+        there = {"s3_bucket": pairs["S3_LOGS_BUCKET"], "s3_endpoint": settings.s3_endpoint}
+        mine = {"s3_access_key": pairs["S3_LOGS_ACCESS_KEY"], "s3_secret_key": SecretStr(pairs["S3_LOGS_SECRET_KEY"])}
+        ObjectStore(found.model_copy(update=there | mine)).put("attempt=1.log", b"said")
+        for other in (found, found.for_retention(), Settings.load(layout.node / "node.env")):
+            assert denied(lambda other=other: ObjectStore(other.model_copy(update=there)).get("attempt=1.log"))
 
 
 def test_each_secret_is_only_where_it_is_needed(tmp_path: Path) -> None:
@@ -286,7 +291,13 @@ def test_each_secret_is_only_where_it_is_needed(tmp_path: Path) -> None:
             if path.is_file() and pairs[name] in path.read_text()
         }
         - {layout.env_file.relative_to(tmp_path).as_posix()}
-        for name in ("MINIO_ROOT_PASSWORD", "S3_SECRET_KEY", "S3_RETENTION_SECRET_KEY", "S3_JOBS_SECRET_KEY")
+        for name in (
+            "MINIO_ROOT_PASSWORD",
+            "S3_SECRET_KEY",
+            "S3_RETENTION_SECRET_KEY",
+            "S3_JOBS_SECRET_KEY",
+            "S3_LOGS_SECRET_KEY",
+        )
     }
     airflow = "airflow/connections.json"
     assert holders == {
@@ -294,6 +305,7 @@ def test_each_secret_is_only_where_it_is_needed(tmp_path: Path) -> None:
         "S3_SECRET_KEY": {airflow},
         "S3_RETENTION_SECRET_KEY": {airflow},
         "S3_JOBS_SECRET_KEY": {"node/node.env", "node/credentials"},
+        "S3_LOGS_SECRET_KEY": {airflow},
     }
-    assert len({pairs[name] for name in holders}) == 4
+    assert len({pairs[name] for name in holders}) == 5
     assert not [path for paths in holders.values() for path in paths if os.stat(tmp_path / path).st_mode & 0o077]

@@ -219,9 +219,12 @@ def airflow(layout: Layout, pairs: dict[str, str]) -> None:
         "api": {"base_url": url, "secret_key": pairs["AIRFLOW_SECRET_KEY"], "workers": 1, "instance_name": "StreamOps"},
         "api_auth": {"jwt_secret": pairs["AIRFLOW_JWT_SECRET"]},
         "database": {"sql_alchemy_conn": pairs.get("AIRFLOW_DATABASE") or postgres.url(layout, pairs)},
-        # Of each reading of a file the log would be one line more, for ever: Airflow removes none of these logs.
+        # Airflow's own switch, remote_logging, stays off: it knows providers' stores only, and refuses any other.
         "logging": {
             "base_log_folder": layout.airflow / "logs",
+            "logging_config_class": "streamops_airflow.task_logs.LOGGING_CONFIG",
+            "remote_log_conn_id": "streamops_logs",
+            # Of each reading of a file the log would be one line more, for ever: Airflow removes none of these logs.
             "namespace_levels": "airflow.dag_processing.dagbag=WARNING",
         },
         "dag_processor": {
@@ -264,6 +267,13 @@ def _connections(layout: Layout, pairs: dict[str, str]) -> dict[str, object]:
             "conn_type": "aws",
             "login": pairs["S3_RETENTION_ACCESS_KEY"],
             "password": pairs["S3_RETENTION_SECRET_KEY"],
+        },
+        # Airflow's own, of no installation: the logs of its tasks.
+        "streamops_logs": {
+            "conn_type": "aws",
+            "login": pairs["S3_LOGS_ACCESS_KEY"],
+            "password": pairs["S3_LOGS_SECRET_KEY"],
+            "extra": {"endpoint_url": pairs["S3_ENDPOINT"], "bucket": pairs["S3_LOGS_BUCKET"]},
         },
         "streamops_spark": {
             "conn_type": "spark",

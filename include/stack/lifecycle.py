@@ -14,7 +14,7 @@ import psutil
 
 from stack import builds, configure, ports, postgres, ready, supervision
 from stack.layout import Layout
-from stack.private import prepare_env
+from stack.private import generated, prepare_env
 from stack.programs import AIRFLOW, FLEET, GENERATOR, SPARE_WORKERS, WORKERS, Traffic
 from streamops.clients.supervisor import Program, Supervisor
 from streamops.cluster import nodes
@@ -147,9 +147,10 @@ def fleet_stop(home: Path | str | None = None) -> None:
 
 
 def _of_an_earlier_version(layout: Layout, supervisor: Supervisor) -> bool:
-    """Whether it lacks what the DAGs of this version need, and gets only at a start: PostgreSQL, or the pools."""
+    """Whether it lacks what this version needs, and gets only at a start: a server, the pools, or a secret."""
     has_postgres = "postgres" in {program.name for program in supervisor.programs()}
-    return not (has_postgres and configure.pools(layout).is_file())
+    has_secrets = set(generated()) <= set(read_pairs(layout.env_file))
+    return not (has_postgres and has_secrets and configure.pools(layout).is_file())
 
 
 def _complete(layout: Layout, supervisor: Supervisor, generator: bool) -> bool:

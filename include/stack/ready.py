@@ -29,24 +29,29 @@ def kafka(layout: Layout) -> str:
 
 
 def minio(layout: Layout) -> str:
-    """Empty when the bucket and the identities that work in it are there."""
+    """Empty when the buckets and the identities that work in them are there."""
     pairs = read_pairs(layout.env_file)
     root = {"s3_access_key": pairs["MINIO_ROOT_USER"], "s3_secret_key": SecretStr(pairs["MINIO_ROOT_PASSWORD"])}
     settings = Settings.load(layout.env_file).model_copy(update=root)
     ensure_bucket(settings)
+    ensure_bucket(settings.model_copy(update={"s3_bucket": pairs["S3_LOGS_BUCKET"]}), every_version=True)
     ensure_identities(settings, _identities(pairs))
     return ""
 
 
 def _identities(pairs: Mapping[str, str]) -> dict[str, Identity]:
-    prefixes = {"jobs": "S3_JOBS_", "operations": "S3_", "retention": "S3_RETENTION_"}
+    here, logs = pairs["S3_BUCKET"], pairs["S3_LOGS_BUCKET"]
+    known: dict[identities.Name, tuple[str, str]] = {
+        "jobs": ("S3_JOBS_", here),
+        "operations": ("S3_", here),
+        "retention": ("S3_RETENTION_", here),
+        "logs": ("S3_LOGS_", logs),
+    }
     return {
         name: Identity(
-            pairs[f"{prefixes[name]}ACCESS_KEY"],
-            SecretStr(pairs[f"{prefixes[name]}SECRET_KEY"]),
-            identities.policy(name, pairs["S3_BUCKET"]),
+            pairs[f"{prefix}ACCESS_KEY"], SecretStr(pairs[f"{prefix}SECRET_KEY"]), identities.policy(name, bucket)
         )
-        for name in identities.NAMES
+        for name, (prefix, bucket) in known.items()
     }
 
 

@@ -12,16 +12,23 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 ENV_FILE = "STREAMOPS_ENV_FILE"
 
 
-class Settings(BaseModel):
-    """One installation; field names are the keys that ``streamops stack env`` prints, in lower case."""
+class BucketSettings(BaseModel):
+    """One bucket, and who one is there."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
-    kafka_bootstrap_servers: str
     s3_endpoint: str
     s3_access_key: str
     s3_secret_key: SecretStr
     s3_bucket: str
+    # ID:HEX,ID:HEX; the first signs snapshots, each is accepted. Drivers and executors have none.
+    snapshot_keys: SecretStr = SecretStr("")
+
+
+class Settings(BucketSettings):
+    """One installation; field names are the keys that ``streamops stack env`` prints, in lower case."""
+
+    kafka_bootstrap_servers: str
     # The identity that may delete snapshots; empty where the one above may do everything, or must never do that.
     s3_retention_access_key: str = ""
     s3_retention_secret_key: SecretStr = SecretStr("")
@@ -29,8 +36,6 @@ class Settings(BaseModel):
     influx_org: str
     influx_token: SecretStr
     influx_bucket: str
-    # ID:HEX,ID:HEX; the first signs snapshots, each is accepted. Drivers and executors have none.
-    snapshot_keys: SecretStr = SecretStr("")
     spark_master: str = ""
     spark_ui: str = ""
     airflow_url: str = ""

@@ -21,7 +21,7 @@ from pydantic import SecretStr
 
 from stack import builds
 from streamops.clients.provision import Identity, ensure_bucket, ensure_identities
-from streamops.settings import Settings
+from streamops.settings import BucketSettings, Settings
 from streamops.store import identities
 
 _roots: dict[str, tuple[str, SecretStr]] = {}  # by endpoint
@@ -113,3 +113,14 @@ def fresh_bucket(settings: Settings) -> Settings:
         "s3_retention_secret_key": retention.secret_key,
     }
     return settings.model_copy(update=update)
+
+
+def logs_bucket(settings: Settings) -> BucketSettings:
+    """The same server with a new bucket for the logs of Airflow's tasks, as the stack makes it; as Airflow sees it."""
+    name = f"l-{uuid.uuid4().hex[:12]}"
+    ensure_bucket(as_root(settings).model_copy(update={"s3_bucket": name}), every_version=True)
+    made = Identity(name, SecretStr(secrets.token_hex(20)), identities.policy("logs", name))
+    ensure_identities(as_root(settings), {name: made})
+    return BucketSettings(
+        s3_endpoint=settings.s3_endpoint, s3_access_key=name, s3_secret_key=made.secret_key, s3_bucket=name
+    )

@@ -115,12 +115,15 @@ def test_each_container_has_the_secrets_that_its_configuration_needs(name: str, 
     if name in (*container.NODES, "spark-master"):
         configure.node(place, pairs)
         assert pairs["SUPERVISOR_PASSWORD"] == "supervisor_password"
-        assert not {"S3_ACCESS_KEY", "S3_RETENTION_ACCESS_KEY", "SNAPSHOT_KEYS", "AIRFLOW_PASSWORD"} & set(pairs)
+        others = {"S3_ACCESS_KEY", "S3_RETENTION_ACCESS_KEY", "S3_LOGS_ACCESS_KEY"}
+        assert not {*others, "SNAPSHOT_KEYS", "AIRFLOW_PASSWORD"} & set(pairs)
     elif name == "cli":
-        assert not {"POSTGRES_PASSWORD", "AIRFLOW_JWT_SECRET", "AIRFLOW_SECRET_KEY", "AIRFLOW_FERNET_KEY"} & set(pairs)
+        airflows = {"AIRFLOW_JWT_SECRET", "AIRFLOW_SECRET_KEY", "AIRFLOW_FERNET_KEY", "S3_LOGS_ACCESS_KEY"}
+        assert not {*airflows, "POSTGRES_PASSWORD"} & set(pairs)
     else:
         configure.airflow(place, pairs)
         assert "@postgres:5432/" in (place.airflow / "airflow.cfg").read_text()
+        assert "s3_logs_secret_key" in (place.airflow / "connections.json").read_text()
     if name in (*AIRFLOW, "cli"):
         configure.inventory(place, pairs)
         assert not {"MINIO_ROOT_PASSWORD", "S3_JOBS_ACCESS_KEY", "INFLUX_PASSWORD"} & set(pairs)

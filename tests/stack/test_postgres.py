@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from configparser import ConfigParser
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -22,7 +23,7 @@ from sqlalchemy.engine import make_url
 
 from stack import builds, configure, lifecycle, ports, postgres, supervision
 from stack.layout import PORTS, Layout
-from stack.private import prepare_env
+from stack.private import prepare_env, render_pairs, write_private
 from stack.programs import Traffic, programs
 from streamops.model.errors import NotFoundError, RefusedError, StreamOpsError
 from streamops.settings import read_pairs
@@ -180,6 +181,19 @@ def test_a_stack_that_an_earlier_version_started_is_told_to_be_stopped_first(
     finally:
         lifecycle.down(older.home, say=lambda _: None)
     assert list(lifecycle.processes(older)) == []
+
+
+def test_a_stack_that_lacks_a_secret_of_this_version_is_one_of_an_earlier_version_until_its_next_start(
+    layout: Layout,
+) -> None:
+    pairs = prepare_env(layout, layout.home / "spark")
+    running: Any = SimpleNamespace(programs=lambda: [SimpleNamespace(name="postgres")])
+    assert not lifecycle._older(layout, running)
+    pairs.pop("S3_LOGS_SECRET_KEY")
+    write_private(layout.env_file, render_pairs("", pairs))
+    assert lifecycle._older(layout, running)
+    assert prepare_env(layout, layout.home / "spark").items() > pairs.items()
+    assert not lifecycle._older(layout, running)
 
 
 def test_data_is_read_by_the_release_that_wrote_it_and_new_data_is_written_by_the_newest(

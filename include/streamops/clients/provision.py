@@ -32,12 +32,15 @@ class Identity:
     policy: Mapping[str, Any]
 
 
-def ensure_bucket(settings: Settings) -> bool:
+def ensure_bucket(settings: Settings, *, every_version: bool = False) -> bool:
     """Create the bucket with versioning on; True if it was created now.
 
     What comes and goes all the time (``keys.unversioned``) has no versions at a MinIO; at another server, and in a
     bucket that has versions of it, those of checkpoints expire after a day, because Spark deletes batches all the time,
     and a delete alone frees nothing there.
+
+    Args:
+        every_version: of whatever object, for ever: for a bucket in which nothing is deleted.
 
     Raises:
         UnreachableError: the object store does not answer (yet).
@@ -55,8 +58,10 @@ def ensure_bucket(settings: Settings) -> bool:
         if created:
             client.create_bucket(Bucket=settings.s3_bucket)
         fresh = client.get_bucket_versioning(Bucket=settings.s3_bucket).get("Status") is None
-        if fresh and not _version_all_but(settings, keys.unversioned()):
+        if fresh and (every_version or not _version_all_but(settings, keys.unversioned())):
             client.put_bucket_versioning(Bucket=settings.s3_bucket, VersioningConfiguration={"Status": "Enabled"})
+        if every_version:
+            return created
         client.put_bucket_lifecycle_configuration(
             Bucket=settings.s3_bucket,
             LifecycleConfiguration={

@@ -1,9 +1,12 @@
-"""Who may do what in the bucket: three identities, and the policy of each in the terms of S3.
+"""Who may do what in a bucket: the identities, and the policy of each in the terms of S3.
 
 ``jobs`` is what drivers and executors use, ``operations`` what Airflow's tasks and the command line use, and
 ``retention`` what removes snapshots, or a whole job. No policy of MinIO can forbid writing over an object, so what
 protects a snapshot is that no one but ``retention`` may remove a version: what was written over is still there, and
 a manifest names the version of each object.
+
+``logs`` is what Airflow stores and reads the logs of its tasks with, in a bucket of their own, in which the three above
+may do nothing. Nobody but the stack may remove anything there.
 """
 
 from __future__ import annotations
@@ -13,8 +16,8 @@ from typing import Any, Literal
 
 from streamops.store import keys
 
-Name = Literal["jobs", "operations", "retention"]
-NAMES: tuple[Name, ...] = ("jobs", "operations", "retention")
+Name = Literal["jobs", "operations", "retention", "logs"]
+NAMES: tuple[Name, ...] = ("jobs", "operations", "retention")  # in the bucket of an installation
 
 _READ = ("s3:GetObject", "s3:GetObjectVersion")
 _WRITE = ("s3:PutObject", "s3:AbortMultipartUpload", "s3:ListMultipartUploadParts")
@@ -57,7 +60,14 @@ def _retention(bucket: str) -> list[dict[str, Any]]:
     ]
 
 
-_STATEMENTS = {"jobs": _jobs, "operations": _operations, "retention": _retention}
+def _logs(bucket: str) -> list[dict[str, Any]]:
+    return [
+        {"Effect": "Allow", "Action": ["s3:ListBucket"], "Resource": [f"arn:aws:s3:::{bucket}"]},
+        _objects("Allow", ("s3:GetObject", "s3:PutObject"), bucket, keys.everything()),
+    ]
+
+
+_STATEMENTS = {"jobs": _jobs, "operations": _operations, "retention": _retention, "logs": _logs}
 
 
 def _listing(bucket: str) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from streamops.model.errors import ConflictError, DeniedError, NotFoundError, StreamOpsError, UnreachableError
 from streamops.model.signatures import Keyring
-from streamops.settings import Settings
+from streamops.settings import BucketSettings
 from streamops.store import clock
 
 # The SDK retries a lost conditional write after a lost answer and then sees its own write as a conflict;
@@ -31,6 +31,9 @@ _CONFIG = Config(
     max_pool_connections=128,  # several stages at a time are copied; a connection too many is thrown away after its use
     s3={"addressing_style": "path"},
 )
+
+# For what can be done later as well, by someone who must not wait: a server that hangs is given up within seconds.
+_BRIEF = _CONFIG.merge(Config(retries={"total_max_attempts": 1}, connect_timeout=2, read_timeout=5))
 
 LARGEST_COPY = 5 << 30  # bytes that S3 copies in one request
 PART = 512 << 20  # bytes; copied well within the time that one answer may take
@@ -124,11 +127,14 @@ class _Remote(io.RawIOBase):
 class ObjectStore:
     """One bucket; ``keyring`` holds the keys of its snapshots' signatures, if this host has them.
 
+    Args:
+        brief: give up within seconds where others try for a minute.
+
     Raises (every method): UnreachableError when the server does not answer or answers 5xx after retries; DeniedError
     when the identity of the settings may not do it.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: BucketSettings, *, brief: bool = False) -> None:
         self.bucket = settings.s3_bucket
         self.endpoint = settings.s3_endpoint
         self.identity = settings.s3_access_key
@@ -139,7 +145,7 @@ class ObjectStore:
             aws_access_key_id=settings.s3_access_key,
             aws_secret_access_key=settings.s3_secret_key.get_secret_value(),
             region_name="us-east-1",
-            config=_CONFIG,
+            config=_BRIEF if brief else _CONFIG,
         )
         clock.follow(self._s3)
 
