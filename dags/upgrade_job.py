@@ -13,7 +13,8 @@ deployment and its checkpoint stay.
 **What can go wrong, and how to recover.**
 
 - *Every task is skipped*: another operation holds the job; the log of `check` names it. Trigger again when it is over.
-- *check fails*: the log says what to correct. Nothing was touched.
+- *check fails*: the log says what to correct. Nothing was touched. With *Demand a rehearsal*, it may be that the
+  version has to be tried beside the running one first (`rehearse_job`).
 - *check refuses a stage*: its log has the verdict on each stage. *Incompatible* state is never continued: give the
   stage another name, or keep its computation. State that would be lost (*dropped*, *unknown*, or *starts empty* after a
   change of its windows) has to be accepted: name the stages in *Accept loss of state*. `streamops check JOB VERSION`

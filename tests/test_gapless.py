@@ -10,7 +10,7 @@ import pytest
 from streamops.model.definitions import Definition, parse
 from streamops.model.records import LEVEL, LIVE, SHADOW, DriverStatus, StageStatus, State
 from streamops.operations.health import assess_shadow
-from streamops.operations.runbooks.upgrade_job import UpgradeJob, why_not_gapless
+from streamops.operations.replacing import why_not_beside
 
 LIVE_JOB = """
 job: trades
@@ -32,14 +32,12 @@ AT = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def why(
-    old: str = LIVE_JOB, new: str = LIVE_JOB, outcomes: dict[str, str] = KEPT, room: bool = True, **asked: Any
+    old: str = LIVE_JOB, new: str = LIVE_JOB, outcomes: dict[str, str] = KEPT, room: bool = True, standby: bool = True
 ) -> str:
-    request = UpgradeJob(job="trades", version="v4", strategy="gapless", **asked)
-
     def room_for(definition: Definition) -> bool:
         return room
 
-    return why_not_gapless(request, parse(old), parse(new), outcomes, room_for)
+    return why_not_beside(parse(old), parse(new), outcomes, room_for, standby=standby)
 
 
 def test_stages_in_real_time_whose_state_is_kept_are_taken_over_without_a_gap() -> None:

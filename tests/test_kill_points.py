@@ -17,7 +17,7 @@ from streamops import snapshots
 from streamops.model.errors import StreamOpsError
 from streamops.model.owner import Owner
 from streamops.model.records import FINAL
-from streamops.operations import receipts
+from streamops.operations import receipts, rehearsals
 from streamops.operations.operation import Request
 from streamops.operations.runbooks import UPGRADE_JOB
 from streamops.store import jobs
@@ -31,6 +31,7 @@ ASKED: dict[str, dict[str, object]] = {
     "delete_job": {},
     "pause_job": {"action": "pause"},
     "upgrade_job": {"version": "v2", "snapshot": "s"},
+    "rehearse_job": {"version": "live2", "observe_s": 1},
     "rollback_job": {},
     "restore_job": {"snapshot": "kept"},
 }
@@ -53,7 +54,9 @@ def asked(runbook: str, **more: object) -> Request:
 
 def prepare(rig: Rig, runbook: str) -> None:
     """The job as the runbook expects it."""
-    if runbook != "deploy_job":
+    if runbook == "rehearse_job":
+        rig.go_live()
+    elif runbook != "deploy_job":
         rig.run("deploy_job", version="v1")
         rig.commits_more(windows=1)
     if runbook == "start_job":
@@ -81,6 +84,10 @@ def test_an_operation_killed_at_every_point_continues_where_it_was(rig: Rig, run
     checks.free(rig)
     if runbook == "upgrade_job":
         checks.one_writer(rig, "v2", 2)
+    elif runbook == "rehearse_job":
+        checks.one_writer(rig, "live", 1)
+        checks.untouched_by(rig, 2)
+        assert rehearsals.find(rig.store, [JOB], "op").points
     elif runbook in ("deploy_job", "start_job", "recover_job"):
         checks.one_writer(rig, "v1", 1)
     elif runbook in GOING_BACK:
@@ -132,7 +139,7 @@ def upgrades_marked_failed(rig: Rig, points: list[Point]) -> None:
 
 @pytest.mark.full
 def test_a_gapless_upgrade_killed_at_every_point_continues_where_it_was(rig: Rig, seed: int) -> None:
-    live(rig)
+    rig.go_live()
     owner, request, walk = rig.owner(), asked("upgrade_job", version="live2", strategy="gapless"), Walk(rig, seed)
     walk.run(lambda engine: rig.tasks(engine, request, owner, "op"))
     assert walk.points == points_of(request)
@@ -146,7 +153,7 @@ def test_a_gapless_upgrade_killed_at_every_point_continues_where_it_was(rig: Rig
 @pytest.mark.parametrize("part", PARTS)
 def test_a_gapless_upgrade_marked_failed_anywhere_leaves_one_version_running(rig: Rig, part: str) -> None:
     """Before the new version may write, nothing has happened; from then on the old one runs again from its end."""
-    live(rig)
+    rig.go_live()
     versions = ["live", "live2"]
     for number, point in enumerate(points_of(asked("upgrade_job", strategy="gapless"))[PARTS[part]]):
         request = asked("upgrade_job", version=versions[1], snapshot=f"s{number}", strategy="gapless")
@@ -165,12 +172,18 @@ def test_a_gapless_upgrade_marked_failed_anywhere_leaves_one_version_running(rig
         checks.free(rig)
 
 
-def live(rig: Rig) -> None:
-    """The job in real time; ``live2`` is the same."""
-    for version in ("live", "live2"):
-        rig.publish(version, ("a",), live=True)
-    rig.run("deploy_job", version="live")
-    rig.commits_more(windows=1)
+@pytest.mark.full
+def test_a_rehearsal_marked_failed_anywhere_has_touched_nothing(rig: Rig) -> None:
+    rig.go_live()
+    request = asked("rehearse_job")
+    for number, point in enumerate(points_of(request)):
+        before = rig.record()
+        begun(rig, request, f"op-{number}", point)
+        mark_failed(rig, f"op-{number}")
+        checks.one_writer(rig, "live", 1)
+        assert rig.record().launch == before.launch
+        checks.untouched_by(rig, before.last_deployment + 1)
+        checks.free(rig)
 
 
 @pytest.mark.parametrize("runbook", GOING_BACK)

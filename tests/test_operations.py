@@ -60,6 +60,8 @@ def test_an_unknown_runbook_is_refused_with_those_there_are() -> None:
         ({"runbook": "deploy_job", "version": "v1", "topic_retention_h": 3}, "topic_retention_h: needs create_topics"),
         ({"runbook": "upgrade_job", "version": "v1", "from_snapshot": "s"}, "from_snapshot: upgrade_job has no such"),
         ({"runbook": "restore_job"}, "snapshot: Field required"),
+        ({"runbook": "rehearse_job", "version": "v1", "may_differ": ["a"]}, "may_differ: needs demand_equal"),
+        ({"runbook": "rehearse_job", "version": "v1", "observe_s": 3601}, "observe_s"),
         ({"runbook": "rollback_job", "version": "v1"}, "version: rollback_job has no such"),
         ({"runbook": "restore_job", "snapshot": "s", "params": {"size": 1}}, "params: restore_job has no such"),
         ({"runbook": "pause_job", "action": "stop"}, "action"),

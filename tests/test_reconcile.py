@@ -120,6 +120,8 @@ def test_a_live_operation_is_never_touched_whatever_is_found() -> None:
         (operation("upgrade_job", 5, version="v2"), "undo"),
         (operation("upgrade_job", len(RUNBOOKS["upgrade_job"].steps) - 1, version="v2"), "finish"),
         (operation("upgrade_job", 5, "failed", version="v2"), "undo"),
+        (operation("rehearse_job", 7, version="v2"), "undo"),
+        (operation("rehearse_job", 8, version="v2"), "finish"),
         (operation("rollback_job", 3), "undo"),
         (operation("rollback_job", len(RUNBOOKS["rollback_job"].steps) - 1), "finish"),
         (operation("snapshot_job", 1), "undo"),

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _ENDS = {
     "restore_old_version": "after a failure, what ran before runs again",
+    "dismiss_new_version": "after a failure, the new version's driver is dismissed",
     "restart_job": "after a failure with Cancel, the job runs again",
     "restore_cluster": "after a failure, the cluster works again",
     "release_lock": "gives the operation lock back",

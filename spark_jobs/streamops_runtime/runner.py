@@ -34,7 +34,7 @@ from streamops.model.records import FINAL, Command, Control, Deployment, DriverS
 from streamops.settings import Settings
 from streamops.store import documents, keys, leases
 from streamops.store.object_store import ObjectStore
-from streamops_runtime import second_driver, session
+from streamops_runtime import second_driver, session, usage
 from streamops_runtime.shadow import ShadowRun
 from streamops_runtime.shipping import Shipper, quiet, set_levels
 from streamops_runtime.work import Work
@@ -321,7 +321,8 @@ class Driver:
         """Publish the status; an object store that does not answer is no reason to end."""
         if state is not self.status.state or reason != self.status.reason:
             log.info("state %s%s", state, f": {reason}" if reason else "")
-        update = {"state": state, "reason": reason, "updated": records.now(), "phases_ms": dict(self.phases_ms), **more}
+        update = {"state": state, "reason": reason, "updated": records.now(), "phases_ms": dict(self.phases_ms)}
+        update |= {**usage.taken(), **more}
         self.status = self.status.model_copy(update=update)
         try:
             documents.write(self.store, self.status_key, self.status)

@@ -63,14 +63,15 @@ class ShadowRun:
             if at and at.batch != begun.get(stage.name):
                 raise UnhealthyError(f"Deployment {number} of {job} has run in shadow before; it is not continued.")
             since = end_of_results(work.ledger, job, stage.name)
-            notes[stage.name] = Shadow(job=job, stage=stage.name, deployment=number, epoch=epoch, since=since)
+            place = {"deployment": number, "epoch": epoch, "run": SHADOW_RUN + number, "since": since}
+            notes[stage.name] = Shadow(job=job, stage=stage.name, **place)
             documents.write(work.store, keys.shadow(job, stage.name), notes[stage.name])
         for name, note in notes.items():
             self._readers[name] = reader = work.reader(name, note)
             reader.know(work.windows.get(name))
             reader.open()
         for stage in work.stages:
-            stage.run, stage.ends = SHADOW_RUN, work.ends(stage)
+            stage.run, stage.ends = notes[stage.name].run, work.ends(stage)
         self._rounds: dict[str, list[float]] = {stage.name: [] for stage in work.stages}  # of batches, in seconds
         self._looked = 0.0
         for stage in work.stages:

@@ -24,7 +24,6 @@ from streamops.model.errors import (
     UnreachableError,
 )
 from streamops.model.records import (
-    SHADOW_RUN,
     Deployment,
     Lease,
     Offsets,
@@ -408,7 +407,7 @@ class Work:
         if stage.phase is Phase.SETTLING and stage.gate.settled:
             kept = stage.run > 0 or stage.name in self.continued
             goes_on = stage.query is not None and stage.query.isActive  # a shadow that may write from now on
-            run = SHADOW_RUN if goes_on else stage.run + 1
+            run = stage.run if goes_on else stage.run + 1
             try:
                 near = goes_on or (kept and not stage.far and self._is_near(stage))
                 stage.ends = self.ends(stage)

@@ -47,6 +47,7 @@ ASKED: dict[str, dict[str, Any]] = {
     "snapshot_job": {"snapshot": "S1"},
     "upgrade_job": {"version": "v2", "snapshot": "S1"},
     "restore_job": {"snapshot": "s0"},
+    "rehearse_job": {"version": "live2", "observe_s": 1},
     "scale_cluster": {"size": 1},
     "pause_job": {"action": "pause"},
     "manage_snapshot": {"action": "pin", "snapshot": "s0"},
@@ -177,7 +178,9 @@ class Run:
 
 
 def prepared(rig: Rig, runbook: str) -> None:
-    if runbook != "deploy_job":
+    if runbook == "rehearse_job":
+        rig.go_live()
+    elif runbook != "deploy_job":
         rig.run("deploy_job", version="v1")
         rig.commits_more(windows=1)
     for name, asked in BEFORE.get(runbook, ()):

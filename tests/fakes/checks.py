@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from fakes.rig import JOB, Rig
 from streamops import snapshots
-from streamops.store import jobs, locks
+from streamops.model.records import FINAL
+from streamops.store import jobs, keys, locks
 
 
 def one_writer(rig: Rig, version: str, deployment: int | None = None) -> None:
@@ -21,6 +22,16 @@ def one_writer(rig: Rig, version: str, deployment: int | None = None) -> None:
     rig.commits_more(windows=1)
     true_record(rig)
     rig.recount("a")
+
+
+def untouched_by(rig: Rig, deployment: int) -> None:
+    """Of a version that was tried beside the one that runs, nothing is left but the number of its deployment."""
+    assert rig.record().last_deployment in (deployment - 1, deployment)
+    assert not list(rig.store.list(keys.checkpoints(JOB, deployment)))
+    assert jobs.status(rig.store, JOB, rig.record().launch).state not in FINAL
+    for info in rig.store.list(keys.every_result(JOB)):
+        assert f"feed-{deployment}." not in info.key
+        assert not info.key.endswith(".shadow.json"), info.key
 
 
 def writes_alone(rig: Rig, seconds: float = 300) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 import boto3
 
 from streamops.model.errors import LeaseLostError, UnhealthyError
-from streamops.model.records import LEVEL, Control, DriverStatus, StageStatus, State, now
+from streamops.model.records import LEVEL, SHADOW_RUN, Control, DriverStatus, Shadow, StageStatus, State, now
 from streamops.settings import Settings
 from streamops.spark import checkpoints
 from streamops.store import jobs, keys, leases
@@ -39,6 +39,11 @@ def point_key(job: str, stage: str, window: int) -> str:
     return f"points/{job}/{stage}/{window:06d}.json"
 
 
+def time_ms(began_s: float, event: int) -> int:
+    """When an event arrives, in milliseconds since the epoch."""
+    return int((began_s + event / 40) * 1000)
+
+
 class Stage:
     """One query: its place, its state, and where it stands."""
 
@@ -49,6 +54,7 @@ class Stage:
         self.state: dict[str, int] = {}
         self.commits = self.outputs = self.rows = self.failures = 0
         self.last_output: datetime | None = None
+        self.last_commit: datetime | None = None
         self._restore()
 
     def _restore(self) -> None:
@@ -123,20 +129,21 @@ class Stage:
         check()
         commit = {"nextBatchWatermarkMs": end, "stateUniqueIds": {"0": [[identity]]}}
         self._put(f"commits/{number}", f"v2\n{json.dumps(commit)}")
-        self.batch, self.offset, self.commits = number, end, self.commits + 1
+        self.batch, self.offset, self.commits, self.last_commit = number, end, self.commits + 1, now()
 
-    def status(self) -> StageStatus:
+    def status(self, began_s: float) -> StageStatus:
         """As the runner publishes it."""
         offsets = {"events": {"0": self.offset}}
         return StageStatus(
             batch_id=self.batch, commits=self.commits, offsets=offsets, output_rows=self.rows, outputs=self.outputs,
-            last_output=self.last_output, failures=self.failures,
+            last_output=self.last_output, failures=self.failures, last_commit=self.last_commit,
+            watermark_ms=time_ms(began_s, self.offset),
         )  # fmt: skip
 
 
 class Driver:
     """One process; ``behaviour`` is ``good``, or how it goes wrong: ``dies`` before its first commit,
-    ``falls behind``, ``silent`` (writes nothing), ``fails`` (again and again)."""
+    ``falls behind``, ``silent`` (writes nothing), ``fails`` (again and again), ``dies in shadow``."""
 
     def __init__(
         self,
@@ -163,6 +170,22 @@ class Driver:
         self.status = self.status.model_copy(update=update)
         write(self.store, keys.status(self.job, self.launch), self.status)
 
+    def statuses(self, stages: list[Stage]) -> dict[str, StageStatus]:
+        return {stage.name: stage.status(self.began) for stage in stages}
+
+    def shadows(self) -> dict[str, StageStatus]:
+        """Level from the first moment on; what they give, the made-up ledger (``rig.Topic``) makes up."""
+        end, found = int((time.time() - self.began) * 40), {}
+        for name in jobs.deployment(self.store, self.job, self.number).stages:
+            note = {"deployment": self.number, "epoch": jobs.next_epoch(self.store, self.job, self.launch)}
+            shadow = Shadow(job=self.job, stage=name, since=0, run=SHADOW_RUN + self.number, **note)
+            write(self.store, keys.shadow(self.job, name), shadow)
+            found[name] = StageStatus(
+                phase=LEVEL, commits=2, offsets={"events": {"0": end}}, last_commit=now(),
+                watermark_ms=time_ms(self.began, end),
+            )  # fmt: skip
+        return found
+
     def command(self) -> str | None:
         found = read(self.store, keys.control(self.job, self.launch), Control)
         return found.value.command if found else None
@@ -182,10 +205,9 @@ class Driver:
                 if self.command() == "run" and record.launch == self.launch:
                     break
                 if self.command() == "shadow":  # on the state that it will continue from
-                    names = jobs.deployment(self.store, self.job, self.number).stages
-                    begun = {"events": {"0": 0}}
-                    shadow = {name: StageStatus(phase=LEVEL, commits=2, offsets=begun) for name in names}
-                    self.publish(State.STANDBY, stages=shadow)
+                    self.publish(State.STANDBY, stages=self.shadows())
+                    if self.behaviour == "dies in shadow":
+                        return self.publish(State.FAILED, "a stage failed in shadow")
                 time.sleep(0.05)
         if self.command() == "stop":
             return self.publish(State.STOPPED, "asked to stop before it had begun")
@@ -217,10 +239,10 @@ class Driver:
                     end = min(end, stage.offset + 1)
                 stage.failures += self.behaviour == "fails" and stage.commits > 0
                 stage.run_batch(end, check, silent=self.behaviour == "silent")
-            self.publish(State.RUNNING, epoch=epoch, stages={stage.name: stage.status() for stage in stages})
+            self.publish(State.RUNNING, epoch=epoch, stages=self.statuses(stages))
             time.sleep(BATCH_S)
         leases.release(self.store, held)
-        self.publish(State.STOPPED, "asked to stop", stages={stage.name: stage.status() for stage in stages})
+        self.publish(State.STOPPED, "asked to stop", stages=self.statuses(stages))
 
 
 def main(env: str, job: str, launch: str, number: int, began: float, behaviour: str, name: str = "") -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -19,7 +19,8 @@ from streamops.model import records
 from streamops.model.definitions import Definition, parse
 from streamops.model.errors import NotFoundError
 from streamops.model.owner import Owner
-from streamops.model.records import FINAL
+from streamops.model.records import FINAL, Shadow
+from streamops.model.results import mark
 from streamops.operations import runbooks
 from streamops.operations.engine import Engine
 from streamops.operations.follow import request as ask
@@ -132,6 +133,9 @@ class Topic:
     began: float
     first: int = 0
     made: dict[str, tuple[int, dict[str, str]]] = field(default_factory=dict)
+    store: ObjectStore | None = None  # where shadows note who they are
+    dropped: list[str] = field(default_factory=list)  # what was asked to go
+    other: set[str] = field(default_factory=set)  # stages of which a version in shadow gives other results
 
     def ensure_topic(self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> bool:
         if topic == "events" or topic in self.made:
@@ -140,7 +144,7 @@ class Topic:
         return True
 
     def beginning_offsets(self, topic: str) -> dict[str, int]:
-        if topic != "events" and topic not in self.made:
+        if topic != "events" and topic not in self.made and not topic.startswith(keys.results_topics(JOB)):
             raise NotFoundError(f"There is no topic {topic}.")
         return {"0": self.first}
 
@@ -150,7 +154,21 @@ class Topic:
     def offsets_at(self, topic: str, time_ms: int) -> dict[str, int]:
         return {"0": max(0, int((time_ms / 1000 - self.began) * 40))}
 
+    def read_keyed(self, topic: str, start: int, end: int) -> Iterator[tuple[int, bytes, bytes]]:
+        """Results of a stage in real time as both versions give them: the first one, and one in shadow."""
+        stage = topic.removeprefix(keys.results_topics(JOB))
+        assert self.store is not None
+        shadow = documents.read(self.store, keys.shadow(JOB, stage), Shadow)
+        for window in range(int((time.time() - self.began) * 40) // WINDOW):
+            total = sum(range(window * WINDOW, (window + 1) * WINDOW))
+            end_ms = driver.time_ms(self.began, (window + 1) * WINDOW)
+            for who in (mark(1, 1), *([mark(shadow.value.epoch, shadow.value.run)] if shadow else [])):
+                value = total + (stage in self.other and who != mark(1, 1))
+                row = json.dumps({"time": end_ms, "value": value})
+                yield end_ms + 7, str(end_ms).encode(), who + b"0 " + row.encode()
+
     def delete_topics(self, prefix: str) -> list[str]:
+        self.dropped.append(prefix)
         return []
 
 
@@ -204,6 +222,7 @@ class Rig:
         write_env(directory / "sink.env", object_server.as_root(settings))
         began = time.time()
         self.cluster, self.topic, self.runs = Cluster(settings, directory, began), Topic(began), Runs()
+        self.topic.store = self.store
         self.nodes = Nodes(self.cluster.processes, relaunch=self.cluster.relaunch)
         self.said: list[str] = []
         self.marked: list[Receipt] = []  # on the dashboards
@@ -225,6 +244,13 @@ class Rig:
         self.store.put(manifest.archive, artifact)
         self.store.put(keys.runtime(manifest.runtime_sha256), runtime)
         documents.write(self.store, keys.artifact_manifest(job, version), manifest)
+
+    def go_live(self) -> None:
+        """Deploy the job in real time, as ``live``; ``live2`` is the same."""
+        for version in ("live", "live2"):
+            self.publish(version, ("a",), live=True)
+        self.run("deploy_job", version="live")
+        self.commits_more(windows=1)
 
     def engine(self, at_point: Callable[[str, str], None] = lambda step, when: None, **changes: Any) -> Engine:
         """An engine of a process of its own, with the rig's ports; ``changes`` replace some of them."""

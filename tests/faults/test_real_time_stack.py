@@ -17,6 +17,7 @@ from streamops import snapshots
 from streamops.clients.dashboard import Dashboard
 from streamops.clients.kafka import Ledger
 from streamops.model.records import State
+from streamops.operations import rehearsals
 from streamops.store import keys
 from streamops.versions import artifacts
 from support import drivers, executors, invariant, mark, pythons
@@ -224,7 +225,7 @@ def goes_on(job: FreshJob) -> None:
 
 def test_a_version_takes_over_without_a_gap(small, operator):
     """It has run beside the old one, in batches or live, with stages that read each other; its state was filled again,
-    or is a copy of the old one's.
+    or is a copy of the old one's, and that was rehearsed.
     """
     job = small
     wait_for(lambda: job.read() > 30_000, 180, "a minute of trades")
@@ -235,7 +236,17 @@ def test_a_version_takes_over_without_a_gap(small, operator):
     invariant(job, start)
     assert not any(measured.partial for measured in job.recount().measurements)
 
-    done = operator.run("upgrade_job", job.name, version="again", snapshot="switch", strategy="gapless")
+    launch = job.record().launch
+    tried = operator.run("rehearse_job", job.name, version="again", observe_s=5, demand_equal=True)
+    found = rehearsals.find(job.store, [job.name], tried.id)
+    assert {name: stage.compared.differing for name, stage in found.stages.items()} == {"avg_1s": 0, "avg_1m": 0}
+    assert min(stage.compared.equal for stage in found.stages.values()) > 0
+    assert found.new.driver_bytes
+    assert all(side.lateness and side.rows_per_s for stage in found.stages.values() for side in (stage.old, stage.new))
+    assert (job.record().launch, job.record().standby) == (launch, None)
+    assert not list(job.store.list(keys.checkpoints(job.name, found.new.deployment)))
+    asked = {"version": "again", "snapshot": "switch", "strategy": "gapless", "rehearsed_within_h": 1}
+    done = operator.run("upgrade_job", job.name, **asked)
     assert job.runs("again")
     assert done.facts("keep")["snapshot"] == "switch"
     is_live(job)

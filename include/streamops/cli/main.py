@@ -20,6 +20,7 @@ from streamops.cli import (
     prove,
     quarantine,
     receipts,
+    rehearsals,
     snapshots,
     stack,
     state,
@@ -61,6 +62,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "versions": authoring.versions,
     "check": check.check,
     "deploy": verbs.deploy,
+    "rehearse": verbs.rehearse,
     "upgrade": verbs.upgrade,
     "cancel": verbs.cancel,
     "start": verbs.start,
@@ -83,6 +85,7 @@ app.add_typer(jobs.app, name="jobs")
 app.add_typer(snapshots.app, name="snapshots")
 app.add_typer(operations.app, name="operations")
 app.add_typer(receipts.app, name="receipts")
+app.add_typer(rehearsals.app, name="rehearsals")
 app.add_typer(libraries.app, name="libraries")
 app.add_typer(quarantine.app, name="quarantine")
 app.add_typer(cluster.app, name="cluster")

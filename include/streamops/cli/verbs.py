@@ -11,7 +11,7 @@ from streamops.cli import console, here, options
 from streamops.cli.progress import Progress
 from streamops.clients.airflow import Airflow
 from streamops.model.owner import Owner, current_user
-from streamops.operations import checks, runbooks
+from streamops.operations import checks, rehearsals, runbooks
 from streamops.operations.facts import Checked
 from streamops.operations.follow import Runbooks, request
 from streamops.operations.operation import Operation, Request
@@ -85,6 +85,14 @@ def _kept(operation: Operation) -> str:
     return f"Snapshot {operation.reported('check', Checked).snapshot} of {operation.job} is kept{stopped}."
 
 
+def _rehearsed(operation: Operation) -> str:
+    found = rehearsals.find(console.store(), [operation.job], operation.id)
+    return (
+        f"{operation.job} {found.new.version} was rehearsed beside {found.old.version}: {rehearsals.verdict(found)}. "
+        f"'streamops rehearsals show {found.id}' shows all of it."
+    )
+
+
 def _stopped(operation: Operation) -> str:
     absent = operation.reported("check", Checked).state == checks.NOT_DEPLOYED
     return _absent(operation) if absent else f"{operation.job} is stopped."
@@ -95,6 +103,7 @@ def _absent(operation: Operation) -> str:
 
 
 deploy = verb("deploy_job", _runs)
+rehearse = verb("rehearse_job", _rehearsed)
 upgrade = verb("upgrade_job", _runs)
 rollback = verb("rollback_job", _runs, snapshot="--to SNAPSHOT")
 restore = verb("restore_job", _runs, snapshot="SNAPSHOT")

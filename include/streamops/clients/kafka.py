@@ -150,6 +150,12 @@ class Ledger:
                 for message in messages:
                     yield int(part), _offset(message), message.timestamp()[1], message.value()
 
+    def read_keyed(self, topic: str, start: int, end: int) -> Iterator[tuple[int, bytes, bytes]]:
+        """As ``read``, of a topic with one partition, as (timestamp in ms, key, value)."""
+        for messages in self.messages(topic, 0, start, end):
+            for message in messages:
+                yield message.timestamp()[1], message.key() or b"", message.value() or b""
+
     def read_blocks(self, topic: str, start: Mapping[str, int], end: Mapping[str, int]) -> Iterator[Block]:
         """As ``read``, in columns: blocks of some hundred records, the partitions merged by record timestamp."""
         streams = [self._blocks(topic, int(part), start.get(part, 0), stop) for part, stop in end.items()]

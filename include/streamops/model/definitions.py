@@ -435,6 +435,11 @@ class Definition(_Model):
         return any(stage.realtime for stage in self.stages.values())
 
     @property
+    def in_batches(self) -> list[str]:
+        """The stages that never run in real time."""
+        return [name for name, stage in self.stages.items() if not stage.realtime]
+
+    @property
     def spark_settings(self) -> dict[str, Param]:
         """Settings of Spark, with those that follow from other choices.
 

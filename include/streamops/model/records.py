@@ -151,7 +151,9 @@ class ResultsPosition(Stored):
         return any(offset < item.until and value.startswith(results.mark(item.epoch, item.run)) for item in self.before)
 
 
-SHADOW_RUN = 1_000_000  # of an epoch; what is started after the lease was taken counts from 1
+# Of an epoch; with a deployment's number, the run of its shadow: several shadows may wait for the same epoch, and what
+# a dismissed one still sends must be no other's. What is started after the lease was taken counts from 1.
+SHADOW_RUN = 1_000_000
 
 
 class Shadow(Stored):
@@ -287,6 +289,8 @@ class DriverStatus(Stored):
     ui: str = ""
     started: datetime
     updated: datetime
+    cpu_s: float | None = None  # what its processes on that node have taken of the processor; not its executors'
+    memory_bytes: int | None = None  # what they hold
     phases_ms: dict[str, int] = {}  # how long context, artifact, standby, restore, first commit took
     stages: dict[str, StageStatus] = {}
 

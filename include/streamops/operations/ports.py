@@ -51,6 +51,9 @@ class LedgerPort(Protocol):
     ) -> Iterable[tuple[int, int, int, bytes | None]]:
         """Records with ``start <= offset < end`` as (partition, offset, timestamp in ms, value)."""
 
+    def read_keyed(self, topic: str, start: int, end: int) -> Iterable[tuple[int, bytes, bytes]]:
+        """Records of the only partition with ``start <= offset < end`` as (timestamp in ms, key, value)."""
+
     def delete_topics(self, prefix: str) -> Sequence[str]:
         """Delete the topics whose names begin with ``prefix``, which are returned."""
 

@@ -474,11 +474,11 @@ def clear_leftovers(context: StepContext, job: str) -> None:
 def finish(context: StepContext) -> Finished:
     """Write the receipt and show it."""
     clear_leftovers(context, context.job)
-    _drop_feeds(context)
+    _drop_old_feeds(context)
     return receipt(context)
 
 
-def _drop_feeds(context: StepContext) -> None:
+def _drop_old_feeds(context: StepContext) -> None:
     """Delete the feeds of the deployments before this one: what a snapshot needs of them, it holds itself."""
     before, found = context.before.deployment, jobs.record(context.ports.store, context.job)
     now = found.deployment if found else 0
@@ -486,10 +486,15 @@ def _drop_feeds(context: StepContext) -> None:
         return
     old = context.version(jobs.deployment(context.ports.store, context.job, before).version)
     for number in range(before, now) if old.definition.feeding else ():
-        try:
-            context.ports.ledger.delete_topics(keys.feed_topics(context.job, number))
-        except UnreachableError as error:
-            context.say(f"Feeds of deployment {number} stay: {error}")
+        drop_feeds(context, number)
+
+
+def drop_feeds(context: StepContext, number: int) -> None:
+    """Delete the feeds of a deployment; Kafka that does not answer keeps them."""
+    try:
+        context.ports.ledger.delete_topics(keys.feed_topics(context.job, number))
+    except UnreachableError as error:
+        context.say(f"Feeds of deployment {number} stay: {error}")
 
 
 def receipt(context: StepContext) -> Finished:

@@ -2,5 +2,5 @@
 
 May import ``clients``, ``versions``, ``spark`` and what lies below, and neither ``snapshots`` nor ``cluster``.
 
-Entry points: ``recounting.recount_job``, ``report.Report``.
+Entry points: ``recounting.recount_job``, ``report.Report``; ``beside`` compares two versions with each other instead.
 """

@@ -15,7 +15,8 @@ import numpy as np
 from streamops.model.conditions import parse
 from streamops.model.definitions import Recount, milliseconds
 from streamops.recount.events import Events
-from streamops.recount.windows import Expected, Tags, Value, Window, Windows, tags_of
+from streamops.recount.values import Value
+from streamops.recount.windows import Expected, Tags, Window, Windows, tags_of
 
 Slot = Any
 _NEVER = -(1 << 62)

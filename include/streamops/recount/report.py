@@ -10,7 +10,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from streamops.recount.windows import Expected, Tags, Value, Window
+from streamops.recount.values import Value
+from streamops.recount.windows import Expected, Tags, Window
 
 EXAMPLES = 5
 Read = Callable[[int, int], Iterator[tuple[int, Tags, Value]]]  # points with start <= time < end, in ms

@@ -22,8 +22,8 @@ import numpy as np
 from streamops.model.conditions import parse
 from streamops.model.definitions import Recount, milliseconds
 from streamops.recount.events import Events
+from streamops.recount.values import Value, equal
 
-Value = Any  # a number; of aggregates that keep values, also a text or a truth value
 Tags = tuple[str, ...]
 _NEVER = -(1 << 62)
 
@@ -43,15 +43,10 @@ class Expected:
         return " or ".join(str(value) for value in (self.value, *self.others[:3]) if value is not None)
 
     def accepts(self, value: Value) -> bool:
-        """Whether the written value is right; floats to nine digits."""
-        if isinstance(value, str):
-            return value in (self.value, *self.others)
-        if self.between and self.between[0] - 1e-9 <= value <= self.between[1] + 1e-9:
+        """Whether the written value is right."""
+        if self.between and not isinstance(value, str) and self.between[0] - 1e-9 <= value <= self.between[1] + 1e-9:
             return True
-        return any(
-            own is not None and (own == value or (isinstance(own, float) and math.isclose(own, value, rel_tol=1e-9)))
-            for own in (self.value, *self.others)
-        )
+        return any(own is not None and equal(own, value) for own in (self.value, *self.others))
 
 
 def tags_of(parts: Iterable[Any]) -> Tags:

@@ -105,6 +105,16 @@ def told(job: str, operation_id: str) -> str:
     return f"{_home(job)}told/{checked('snapshot', operation_id)}.log"
 
 
+def rehearsals(job: str) -> str:
+    """Prefix of what rehearsals of a job found."""
+    return f"jobs/{checked('job', job)}/rehearsals/"
+
+
+def rehearsal(job: str, operation_id: str) -> str:
+    """What one rehearsal found."""
+    return f"{rehearsals(job)}{checked('snapshot', operation_id)}.json"
+
+
 def deployments(job: str) -> str:
     """Prefix of a job's deployment records."""
     return f"jobs/{checked('job', job)}/deployments/"
@@ -155,7 +165,7 @@ def removable(job: str) -> dict[str, tuple[str, ...]]:
         "checkpoints": (f"checkpoints/{name}/",),
         "snapshots": (f"snapshots/{name}/",),
         "logs": (logs(job),),
-        "deployments": (deployments(job), launches(job), every_result(job)),
+        "deployments": (deployments(job), launches(job), every_result(job), rehearsals(job)),
         "versions": (versions(job),),
         "record": (record(job),),  # last: as long as it is there, the job is
     }
@@ -378,5 +388,5 @@ def every_snapshot_entry() -> tuple[str, ...]:
 
 def every_removable() -> tuple[str, ...]:
     """What ``removable`` names, of all jobs."""
-    jobs = ("logs/*", "deployments/*", "launches/*", "results/*", "lease.json", "record.json")
+    jobs = ("logs/*", "deployments/*", "launches/*", "results/*", "rehearsals/*", "lease.json", "record.json")
     return ("checkpoints/*", *every_snapshot(), "artifacts/*", *(f"jobs/*/{name}" for name in jobs))

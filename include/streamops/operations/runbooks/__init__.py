@@ -11,6 +11,7 @@ from streamops.operations.runbooks.delete_job import DELETE_JOB
 from streamops.operations.runbooks.deploy_job import DEPLOY_JOB
 from streamops.operations.runbooks.manage_snapshot import MANAGE_SNAPSHOT
 from streamops.operations.runbooks.pause_job import PAUSE_JOB
+from streamops.operations.runbooks.rehearse_job import REHEARSE_JOB
 from streamops.operations.runbooks.restart_cluster import RESTART_CLUSTER
 from streamops.operations.runbooks.restore_job import RESTORE_JOB
 from streamops.operations.runbooks.rollback_job import ROLLBACK_JOB
@@ -31,6 +32,7 @@ RUNBOOKS: dict[str, Runbook] = {
         START_JOB,
         SNAPSHOT_JOB,
         CANCEL_JOB,
+        REHEARSE_JOB,
         UPGRADE_JOB,
         ROLLBACK_JOB,
         RESTORE_JOB,

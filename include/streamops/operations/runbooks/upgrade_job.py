@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import replace
+from datetime import timedelta
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from streamops import snapshots
-from streamops.model.definitions import Definition
+from streamops.model import records
 from streamops.model.errors import RefusedError, StreamOpsError, UnhealthyError
-from streamops.model.records import Control
-from streamops.operations import checks, cost, going_back, health, probation, refilling, steps, undo
+from streamops.operations import cost, going_back, probation, rehearsals, replacing, steps, undo
 from streamops.operations.context import StepContext
 from streamops.operations.facts import (
     Checked,
@@ -38,9 +37,6 @@ from streamops.operations.requests import (
 from streamops.operations.runbook import Runbook, Step, UndoPlan
 from streamops.spark import checkpoints
 from streamops.store import jobs, keys
-from streamops.versions import libraries, verdicts
-
-SHADOW_S = 600  # for reading all there is; the old version runs meanwhile, and nothing waits
 
 
 class UpgradeJob(NewVersion, Stops):
@@ -56,6 +52,16 @@ class UpgradeJob(NewVersion, Stops):
         ),
     ] = None
     stop_timeout_s: Annotated[StopTimeout, Field(description="The time for the old version's batch in flight.")] = 60
+    rehearsed_within_h: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=720,
+            title="Demand a rehearsal (h)",
+            description="Refuse unless rehearse_job has tried this version beside the running one, with these "
+            "settings, and succeeded, at most so many hours ago. 0 for no such demand.",
+        ),
+    ] = 0
     strategy: Annotated[
         Literal["stop_and_restart", "gapless"],
         Field(
@@ -97,83 +103,18 @@ def check(context: StepContext) -> Checked:
     Raises:
         RefusedError, NotFoundError, SnapshotExistsError, CheckpointError: what is wrong and what to do instead.
     """
-    asked, store, record = context.asked(UpgradeJob), context.ports.store, checks.existing(context)
-    version = checks.version(context, asked)
-    if record.desired != "running":
-        raise RefusedError(
-            f"Job {context.job} is {record.desired}, and an upgrade needs a running job; start it (start_job), or "
-            f"deploy {asked.version} from a snapshot (deploy_job with from_snapshot)."
-        )
-    old = jobs.deployment(store, context.job, record.deployment)
-    changes = asked.params or asked.places or asked.logging or asked.library
-    if old.version == version.version and not changes:
-        raise RefusedError(f"Job {context.job} already runs {old.version}; there is nothing to upgrade.")
-    checks.settings(version.definition, asked)
-    libraries.choose(store, version.definition, asked.library, old.library)
+    asked, store = context.asked(UpgradeJob), context.ports.store
+    accepted = replacing.check(context, "an upgrade")
     name = context.operation.snapshot
     snapshots.require_free_name(store, context.job, name)
-    running = context.version(old.version)
-    checks.same_partitions(context, context.job, old.version, version)
-    settings = steps.Settings.inherited(old, version.definition, asked)
-    topics = jobs.topics(version.definition, settings.places)
-    checks.reachable(context.ports, version.definition, topics)
-    size, stood, read = 0, {}, jobs.topics(running.definition, old.topics)
-    for stage, tail in checks.tails(context, record, running.definition).items():
-        if stage in version.definition.stages and stage not in asked.accept_loss:
-            checks.same_topics(stage, tail.offsets, read, topics)
-        checks.kept_by_kafka(context, stage, tail.offsets, topics)
-        size += tail.size
-        if stage in old.stages:
-            stood[stage] = refilling.Stood(tail.offsets, tail.watermark_ms, old.stages[stage])
-    snapshots.require_space(2 * size, context.ports.free_bytes())
-    found = verdicts.of_deployment(running, old.params, version, settings.params)
-    told = verdicts.require(found, asked.accept_loss, context.say)
-    if gapless(asked) and (
-        why := why_not_gapless(
-            asked, running.definition, version.definition, told["outcomes"], context.ports.submitter.room_for
-        )
-    ):
+    room_for = context.ports.submitter.room_for
+    if gapless(asked) and (why := accepted.why_not_beside(room_for, standby=asked.standby)):
         raise RefusedError(f"Job {context.job} cannot be upgraded without a gap, because {why}; use stop_and_restart.")
-    refilling.starts(context.ports.ledger, version, told["refilled"], stood, topics)
-    return Checked(before=old.version, after=version.version, snapshot=name, bytes=size, **told)
-
-
-def why_not_gapless(
-    asked: UpgradeJob,
-    old: Definition,
-    new: Definition,
-    outcomes: Mapping[str, str],
-    room_for: Callable[[Definition], bool],
-) -> str:
-    """Why a version cannot take over while it runs beside the other; empty if it can.
-
-    Args:
-        outcomes: of each stage of the new version, what becomes of its state.
-        room_for: whether the cluster holds one more driver of a version.
-    """
-    if batches := [name for name, stage in new.stages.items() if not stage.realtime]:
-        return f"{', '.join(batches)} of {new.version} runs in batches"
-    if changed := [name for name in new.stages if not _goes_on(name, old, new, outcomes.get(name, ""))]:
-        return f"the state of {', '.join(changed)} is not kept as it is"
-    if gone := sorted(old.stages.keys() - new.stages.keys()):
-        return f"{new.version} has no stage {', '.join(gone)}"
-    if old.resources.state_partitions != new.resources.state_partitions:
-        return "its state is brought into another number of partitions"
-    if not asked.standby:
-        return "no standby was asked for"
-    return "" if room_for(new) else "there is no room for a second driver beside the one that runs"
-
-
-def _goes_on(name: str, old: Definition, new: Definition, outcome: str) -> bool:
-    """Whether a stage may go on beside the old version with what the verdict makes of its state.
-
-    One that is filled again gives once more what the old version has written meanwhile, so it must give the same, as
-    its ``recount`` says. Of an old one in batches nothing waits to be written that the new one would have to know.
-    """
-    before, after = old.stages.get(name), new.stages[name]
-    if before is None or outcome == "kept":
-        return True
-    return outcome == "refilled" and not before.realtime and after.recount == before.recount is not None
+    if asked.rehearsed_within_h:
+        within = timedelta(hours=asked.rehearsed_within_h)
+        found = rehearsals.require(store, context.job, *accepted.as_run(store), within, records.now())
+        context.say(f"Rehearsal {found.id}: {rehearsals.verdict(found)}")
+    return accepted.checked.model_copy(update={"snapshot": name})
 
 
 def reserve(context: StepContext) -> Reserved:
@@ -184,39 +125,10 @@ def reserve(context: StepContext) -> Reserved:
     if cold and gapless(context.operation.request):
         raise UnhealthyError("There is no room any more for a second driver beside the one that runs.")
     # The starts of new stages are known only after the stop: export_and_restore completes the record.
-    steps.write_deployment(context, version, None, context.number, _settings(context))
+    steps.write_deployment(context, version, None, context.number, replacing.settings(context))
     standby = None if cold else context.launch
     context.change({"standby": standby, "last_deployment": context.number})
     return Reserved(launch=context.launch, deployment=context.number, cold=cold)
-
-
-def _settings(context: StepContext) -> steps.Settings:
-    old = jobs.deployment(context.ports.store, context.job, context.before.deployment)
-    return steps.Settings.inherited(old, context.version().definition, context.asked(UpgradeJob))
-
-
-def shadow(context: StepContext) -> Reserved:
-    """Give the new driver a copy of the old one's present state, and let it run on that without writing."""
-    store = context.ports.store
-    told = jobs.told(store, context.job, context.launch)
-    if told is not None and told.operation == context.operation.id:  # it may run there already
-        return Reserved(deployment=context.number, launch=context.launch)
-    attempt = f"{context.operation.id}-shadow-{context.operation.steps['shadow'].tries}"
-    manifest = steps.export(context, attempt, live=True)[1]
-    found = steps.install(context, context.version(), manifest, context.number, context.launch, _settings(context))
-    jobs.tell(store, context.job, context.launch, Control(command="shadow", operation=context.operation.id))
-    return found
-
-
-def look_shadow(context: StepContext) -> Health:
-    """Whether the new version has read all there is."""
-    found = jobs.status(context.ports.store, context.job, context.launch)
-    return health.assess_shadow(found, context.launch, context.version().definition.stages)
-
-
-def shadowed(context: StepContext) -> Waited:
-    """The new version may take over at any moment."""
-    return Waited(why=context.why)
 
 
 def export_and_restore(context: StepContext) -> Exported:
@@ -228,7 +140,7 @@ def export_and_restore(context: StepContext) -> Exported:
     continued = frozenset(version.definition.stages) - context.empty(version)
     twin = snapshots.Twin(target, continued)
     exported, manifest = steps.export(context, steps.attempt(context, "export_and_restore"), live=False, twin=twin)
-    steps.write_deployment(context, version, manifest, context.number, _settings(context))
+    steps.write_deployment(context, version, manifest, context.number, replacing.settings(context))
     kept = {name: stage.batch for name, stage in manifest.stages.items() if stage.batch >= 0}
     here = {name: batch for name, batch in kept.items() if name in continued}
     checkpoints.mark_ready(store, f"{target}ready.json", here, f"snapshot {manifest.job}/{manifest.name}")
@@ -238,6 +150,11 @@ def export_and_restore(context: StepContext) -> Exported:
 def commit_manifest(context: StepContext) -> Kept:
     """From here on the snapshot exists."""
     return steps.commit_manifest(context, "export_and_restore")[0]
+
+
+def shadowed(context: StepContext) -> Waited:
+    """The new version may take over at any moment."""
+    return Waited(why=context.why)
 
 
 def keep(context: StepContext) -> Exported:
@@ -344,7 +261,7 @@ UPGRADE_JOB = Runbook(
             "shadow",
             "prepare_shadow",
             "Gapless: let the new driver run on a copy of the present state, without writing",
-            shadow,
+            replacing.shadow,
             when=gapless,
         ),
         Step(
@@ -352,9 +269,9 @@ UPGRADE_JOB = Runbook(
             "wait_shadow",
             "Gapless: wait until it has read all there is",
             shadowed,
-            look=look_shadow,
+            look=replacing.look_shadow,
             awaited="Shadow",
-            within=lambda asked: max(SHADOW_S, asked.healthy_timeout_s),
+            within=lambda asked: max(replacing.SHADOW_S, asked.healthy_timeout_s),
             when=gapless,
         ),
         replace(steps.REQUEST_STOP, when=stops_first),

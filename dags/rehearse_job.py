@@ -1,0 +1,33 @@
+"""
+# Rehearse a version of a job
+
+**What it does.** Starts another version beside the running one, on a copy of its present state and on the same events,
+without letting it write. Once it has read all there is, both are watched for a while; then their results are compared
+window by window, with rates, lateness, memory and processor of both, and the new one is dismissed.
+
+**When to use it.** Before an upgrade whose results should not change, or whose change you want to see first. *Demand a
+rehearsal* in `upgrade_job` refuses an upgrade without one. The conditions are those of a gapless upgrade: all stages
+run in real time and keep their state as it is, and the cluster has room for a second driver.
+
+**What it changes.** Nothing that runs. A number of a deployment is used up, and what was found is kept:
+`streamops rehearsals show ID`, with `--page FILE` as a page and with `--json` for programs. While both run, the machine
+does twice the work; the page shows how late the running version was before and meanwhile.
+
+**What can go wrong, and how to recover.**
+
+- *Every task is skipped*: another operation holds the job; the log of `check` names it. Trigger again when it is over.
+- *check fails*: the log says why this version cannot run beside the other. Nothing was touched.
+- *The new version does not read all there is in time, or its driver ends*: the run fails, the driver is dismissed, and
+  the running version has not noticed. The job's log says why.
+- *The running version's driver ends meanwhile*: the run fails, so that `reconcile` can look after the job.
+- *Nothing was compared*: no window ended while both were watched. Watch for longer than the longest window.
+- *Results differ*: the log and the page show examples. That fails the run only with *Demand equal results*, and not for
+  stages that *may differ*.
+- *You want to stop it*: mark the **run** as failed. The new driver is dismissed.
+- *Airflow or a worker died*: tasks continue at the recorded step when they are tried again. Clearing any task is safe.
+"""
+
+from streamops.operations.runbooks.rehearse_job import REHEARSE_JOB
+from streamops_airflow.dags import runbook_dag
+
+dag = runbook_dag(REHEARSE_JOB, __doc__)

@@ -1,0 +1,164 @@
+"""What an upgrade and its rehearsal do alike: ask whether a version can follow the one that runs, and run it beside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from streamops import snapshots
+from streamops.model.definitions import Definition
+from streamops.model.errors import RefusedError
+from streamops.model.records import Control, Deployment
+from streamops.operations import checks, health, refilling, steps
+from streamops.operations.context import StepContext
+from streamops.operations.facts import Checked, Reserved
+from streamops.operations.health import Health
+from streamops.operations.rehearsals import AsRun
+from streamops.operations.requests import NewVersion
+from streamops.store import jobs
+from streamops.store.object_store import ObjectStore
+from streamops.versions import libraries, verdicts
+from streamops.versions.artifacts import ArtifactManifest
+
+SHADOW_S = 600  # for reading all there is; the old version runs meanwhile, and nothing waits
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """A version that can follow the one that runs.
+
+    Args:
+        old: what runs, a deployment of ``running``.
+        settings: what the new one would be deployed with.
+    """
+
+    checked: Checked
+    old: Deployment
+    running: ArtifactManifest
+    version: ArtifactManifest
+    settings: steps.Settings
+
+    def as_run(self, store: ObjectStore) -> tuple[AsRun, AsRun]:
+        """The version that runs, and the new one as it would be deployed."""
+        new = AsRun(
+            version=self.version.version,
+            artifact_sha256=self.version.artifact_sha256,
+            runtime_sha256=self.version.runtime_sha256,
+            library=libraries.choose(store, self.version.definition, self.settings.library, self.old.library),
+            params=dict(self.settings.params),
+            topics=dict(self.settings.places),
+        )
+        return AsRun.of(self.old), new
+
+    def why_not_beside(self, room_for: Callable[[Definition], bool], *, standby: bool = True) -> str:
+        """Why the new version cannot run beside the old one, on a copy of its state; empty if it can."""
+        old, new = self.running.definition, self.version.definition
+        return why_not_beside(old, new, self.checked.outcomes, room_for, standby=standby)
+
+
+def check(context: StepContext, what: str) -> Accepted:
+    """Refuse a version that cannot follow the one that runs, before anything is touched.
+
+    Args:
+        what: is asked for, such as ``an upgrade``.
+
+    Raises:
+        RefusedError, NotFoundError, CheckpointError: what is wrong and what to do instead.
+    """
+    asked, store, record = context.asked(NewVersion), context.ports.store, checks.existing(context)
+    version = checks.version(context, asked)
+    if record.desired != "running":
+        raise RefusedError(
+            f"Job {context.job} is {record.desired}, and {what} needs a running job; start it (start_job), or "
+            f"deploy {asked.version} from a snapshot (deploy_job with from_snapshot)."
+        )
+    old = jobs.deployment(store, context.job, record.deployment)
+    changes = asked.params or asked.places or asked.logging or asked.library
+    if old.version == version.version and not changes:
+        raise RefusedError(f"Job {context.job} already runs {old.version}; there is nothing to upgrade.")
+    checks.settings(version.definition, asked)
+    running = context.version(old.version)
+    checks.same_partitions(context, context.job, old.version, version)
+    over = steps.Settings.inherited(old, version.definition, asked)
+    libraries.choose(store, version.definition, asked.library, old.library)
+    topics = jobs.topics(version.definition, over.places)
+    checks.reachable(context.ports, version.definition, topics)
+    size, stood, read = 0, {}, jobs.topics(running.definition, old.topics)
+    for stage, tail in checks.tails(context, record, running.definition).items():
+        if stage in version.definition.stages and stage not in asked.accept_loss:
+            checks.same_topics(stage, tail.offsets, read, topics)
+        checks.kept_by_kafka(context, stage, tail.offsets, topics)
+        size += tail.size
+        if stage in old.stages:
+            stood[stage] = refilling.Stood(tail.offsets, tail.watermark_ms, old.stages[stage])
+    snapshots.require_space(2 * size, context.ports.free_bytes())
+    found = verdicts.of_deployment(running, old.params, version, over.params)
+    told = verdicts.require(found, asked.accept_loss, context.say)
+    refilling.starts(context.ports.ledger, version, told["refilled"], stood, topics)
+    checked = Checked(before=old.version, after=version.version, bytes=size, **told)
+    return Accepted(checked, old, running, version, over)
+
+
+def settings(context: StepContext) -> steps.Settings:
+    """Those of the running deployment, and over them what is asked for."""
+    old = jobs.deployment(context.ports.store, context.job, context.before.deployment)
+    return steps.Settings.inherited(old, context.version().definition, context.asked(NewVersion))
+
+
+def why_not_beside(
+    old: Definition,
+    new: Definition,
+    outcomes: Mapping[str, str],
+    room_for: Callable[[Definition], bool],
+    *,
+    standby: bool = True,
+) -> str:
+    """Why a version cannot run beside the other, on a copy of its state; empty if it can.
+
+    Args:
+        outcomes: of each stage of the new version, what becomes of its state.
+        room_for: whether the cluster holds one more driver of a version.
+        standby: whether a second driver is asked for.
+    """
+    if batches := new.in_batches:
+        return f"{', '.join(batches)} of {new.version} runs in batches"
+    if changed := [name for name in new.stages if not _goes_on(name, old, new, outcomes.get(name, ""))]:
+        return f"the state of {', '.join(changed)} is not kept as it is"
+    if gone := sorted(old.stages.keys() - new.stages.keys()):
+        return f"{new.version} has no stage {', '.join(gone)}"
+    if old.resources.state_partitions != new.resources.state_partitions:
+        return "its state is brought into another number of partitions"
+    if not standby:
+        return "no standby was asked for"
+    return "" if room_for(new) else "there is no room for a second driver beside the one that runs"
+
+
+def _goes_on(name: str, old: Definition, new: Definition, outcome: str) -> bool:
+    """Whether a stage may go on beside the old version with what the verdict makes of its state.
+
+    One that is filled again gives once more what the old version has written meanwhile, so it must give the same, as
+    its ``recount`` says. Of an old one in batches nothing waits to be written that the new one would have to know.
+    """
+    before, after = old.stages.get(name), new.stages[name]
+    if before is None or outcome == "kept":
+        return True
+    return outcome == "refilled" and not before.realtime and after.recount == before.recount is not None
+
+
+def shadow(context: StepContext) -> Reserved:
+    """Give the new driver a copy of the old one's present state, and let it run on that without writing."""
+    store = context.ports.store
+    told = jobs.told(store, context.job, context.launch)
+    if told is not None and told.operation == context.operation.id:  # it may run there already
+        return Reserved(deployment=context.number, launch=context.launch)
+    attempt = f"{context.operation.id}-shadow-{context.operation.steps['shadow'].tries}"
+    manifest = steps.export(context, attempt, live=True)[1]
+    found = steps.install(context, context.version(), manifest, context.number, context.launch, settings(context))
+    jobs.tell(store, context.job, context.launch, Control(command="shadow", operation=context.operation.id))
+    return found
+
+
+def look_shadow(context: StepContext) -> Health:
+    """Whether the new version has read all there is."""
+    found = jobs.status(context.ports.store, context.job, context.launch)
+    return health.assess_shadow(found, context.launch, context.version().definition.stages)

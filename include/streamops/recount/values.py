@@ -1,0 +1,14 @@
+"""When two values of a point are the same."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+Value = Any  # a number; of aggregates that keep values, also a text or a truth value
+
+
+def equal(due: Value, value: Value) -> bool:
+    """Whether a value is the one that is due; floats to nine digits."""
+    numbers = isinstance(due, float) and isinstance(value, int | float)
+    return bool(due == value) or (numbers and math.isclose(due, value, rel_tol=1e-9))
