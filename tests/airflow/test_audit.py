@@ -204,7 +204,9 @@ def test_the_log_alone_tells_who_asked_for_what_what_was_found_and_how_it_ended(
     scope = CLUSTER if issubclass(RUNBOOKS[runbook].request, ClusterRequest) else JOB
     label = "the cluster" if scope == CLUSTER else JOB
     asked, said = ASKED.get(runbook, {}), []
-    found = "the cluster, " if scope == CLUSTER else "nothing that" if runbook == "deploy_job" else f"{JOB} v"
+    found = "the cluster, " if scope == CLUSTER else "nothing that"
+    if scope == JOB and runbook != "deploy_job":
+        found = f"{JOB} {rig.record().version}"
 
     def run(state: str, values: dict[str, Any], breaks: str = "", until: str = "") -> tuple[Run, Audit]:
         run = Run(rig, len(said), runbook, values, breaks)
