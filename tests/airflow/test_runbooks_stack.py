@@ -174,6 +174,29 @@ def test_state_that_cannot_be_continued_is_refused_before_anything_is_touched(ai
     assert job.runs(before.version)
 
 
+# --- what is done in a second or two
+
+
+def test_a_command_pauses_a_job_and_settles_what_airflow_does_not_know_through_airflow(airflow, running, stack):
+    job = running
+    assert "is paused" in succeeded(streamops("jobs", "pause", job.name))
+    assert job.record().paused
+    asked, owner, name = Operator(stack).request("cancel_job", job.name)
+    Operator(stack).engine().begin(asked, owner, name)  # for a run that there never was
+    held = streamops("jobs", "resume", job.name)
+    assert held.returncode == 1
+    assert name in held.stderr
+    assert f"{name}: aborted (left as it is by {stack.airflow_user}: a test" in succeeded(
+        streamops("operations", "abort", name, "--leave-as-is", "--reason", "a test")
+    )
+    assert "is looked after again" in succeeded(streamops("jobs", "resume", job.name))
+    assert not job.record().paused
+    last = {item.request.runbook: item for item in list_operations(job.store, job.name)}
+    for runbook in ("pause_job", "settle_operation"):
+        assert (last[runbook].owner.dag_id, last[runbook].owner.user) == (runbook, stack.airflow_user)
+    assert free(job)
+
+
 # --- what runs by itself
 
 
@@ -183,11 +206,15 @@ def test_retention_removes_the_surplus_and_keeps_what_is_pinned(airflow, running
         housekept(airflow)  # what Airflow begins by itself must not remove them first
         for name in ("surplus", "pinned", "kept-1", "kept-2"):
             Operator(job.settings).run("snapshot_job", job.name, snapshot=name)
-        marks.pin(job.store, job.name, "pinned", "an audit", "ada")
+        assert "is pinned: an audit" in succeeded(
+            streamops("snapshots", "pin", f"{job.name}/pinned", "--reason", "an audit")
+        )
         asked = log(airflow, run_to_end(airflow, "apply_retention", {"job": job.name}), "apply_retention")
         assert f"{job.name}/surplus would be removed: not kept by last 2" in asked
         assert "surplus" in {manifest.name for manifest in snapshots.list(job.store, job.name)}
-        run = run_to_end(airflow, "apply_retention", {"job": job.name, "apply": True})
+        assert "not kept by last 2" in succeeded(streamops("snapshots", "prune", job.name, "--apply"))
+        runs = airflow._call("GET", "/api/v2/dags/apply_retention/dagRuns", params={"order_by": "-id", "limit": 1})
+        run = airflow.run("apply_retention", runs["dag_runs"][0]["dag_run_id"])
     told = log(airflow, run, "apply_retention")
     assert run.state == "success", told
     assert [manifest.name for manifest in snapshots.list(job.store, job.name)] == ["pinned", "kept-1", "kept-2"]
@@ -437,6 +464,12 @@ def test_without_airflow_a_command_does_the_same_and_airflow_continues_from_ther
     assert job.runs(before.version)
     assert job.record().deployment == before.deployment
     exact(job)
+
+
+def succeeded(ended: subprocess.CompletedProcess[str]) -> str:
+    """What a command said that did what it was asked."""
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return ended.stdout
 
 
 def streamops(*arguments: str) -> subprocess.CompletedProcess[str]:

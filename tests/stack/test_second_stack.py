@@ -16,7 +16,9 @@ from kafka import KafkaProducer
 from fresh_job import FreshJob, wait_for, with_ledger
 from stack import lifecycle
 from streamops import snapshots
+from streamops.clients.airflow import Airflow
 from streamops.clients.kafka import Ledger
+from streamops.operations.follow import Runbooks
 from streamops.recount.recounting import recount_job
 from streamops.settings import Settings
 from streamops.store.object_store import ObjectStore
@@ -91,6 +93,8 @@ def test_an_archive_is_restored_on_a_second_empty_stack_and_goes_on_exactly(stac
     assert "objects" in streamops(second.first_home, "snapshots", "export", f"{job.name}/moves", str(archive))
     assert copied(stack, second.settings, job.name) >= wanted
 
+    with Airflow(second.settings, timeout_s=60) as airflow:
+        Runbooks(airflow, ObjectStore(second.settings)).wait_ready(("manage_snapshot",))
     told = streamops(second.home, "snapshots", "import", str(archive), "--trust")
     assert "published now" in told
     there = replace(job, settings=second.settings, store=ObjectStore(second.settings))
