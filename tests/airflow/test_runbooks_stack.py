@@ -17,6 +17,7 @@ from typing import Any
 
 import psutil
 import pytest
+from pydantic import SecretStr
 
 from fresh_job import FreshJob, publish_quickly, wait_for
 from runbooks import (
@@ -37,6 +38,7 @@ from runbooks import (
     working_job,
 )  # fmt: skip
 from stack import lifecycle, ready
+from stack.layout import Layout
 from stack.programs import AIRFLOW
 from streamops import snapshots
 from streamops.clients.airflow import Airflow, Run
@@ -50,9 +52,10 @@ from streamops.operations.follow import Runbooks
 from streamops.operations.operation import Operation
 from streamops.operations.runbooks import RUNBOOKS
 from streamops.recount.recounting import recount_job
-from streamops.settings import Settings
+from streamops.settings import BucketSettings, Settings, read_pairs
 from streamops.snapshots import marks
 from streamops.store import documents, jobs, keys
+from streamops.store.object_store import ObjectStore
 from streamops.upkeep import scheduled, scratch
 from streamops.versions import artifacts
 from streamops_runtime import validate
@@ -464,6 +467,44 @@ def test_without_airflow_a_command_does_the_same_and_airflow_continues_from_ther
     assert job.runs(before.version)
     assert job.record().deployment == before.deployment
     exact(job)
+    outlives_the_disk(airflow, run, servers.layout)
+
+
+def outlives_the_disk(airflow: Airflow, run: Run, home: Layout) -> None:
+    """Each task's log is the same, read through Airflow, once the folder of the run is gone."""
+    pairs = read_pairs(home.env_file)
+    store = ObjectStore(
+        BucketSettings(
+            s3_endpoint=pairs["S3_ENDPOINT"],
+            s3_access_key=pairs["S3_LOGS_ACCESS_KEY"],
+            s3_secret_key=SecretStr(pairs["S3_LOGS_SECRET_KEY"]),
+            s3_bucket=pairs["S3_LOGS_BUCKET"],
+        )
+    )
+    root = home.airflow / "logs"
+    folder = root / f"dag_id={run.dag_id}" / f"run_id={run.run_id}"
+    sizes = {path.relative_to(root).as_posix(): path.stat().st_size for path in folder.rglob("*") if path.is_file()}
+    assert any(".trigger." in name for name in sizes)  # the triggerer stores logs of its own
+
+    def stored() -> bool:
+        found = {info.key: info.size for info in store.list(f"{folder.relative_to(root).as_posix()}/")}
+        return all(size <= found.get(name, 0) for name, size in sizes.items())
+
+    wait_for(stored, 60, f"the logs of {run.run_id} in the object store")
+
+    def shown() -> dict[str, list[str]]:
+        logs = {task.task_id: airflow.log(run.dag_id, run.run_id, task.task_id, max(1, task.tries))
+                for task in airflow.tasks(run.dag_id, run.run_id)}  # fmt: skip
+        # Above this line Airflow says where it has them from.
+        return {task: lines[lines.index("::endgroup::") + 1 :] for task, lines in logs.items() if lines[1:]}
+
+    before = shown()
+    assert before["outcome"]
+    folder.rename(root / "moved")
+    try:
+        assert shown() == before
+    finally:
+        (root / "moved").rename(folder)
 
 
 def succeeded(ended: subprocess.CompletedProcess[str]) -> str:

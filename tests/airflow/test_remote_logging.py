@@ -40,6 +40,13 @@ logging_config.configure_logging()
 print(type(logging_config.get_remote_task_log()).__name__, type(log.load_remote_log_handler()).__name__,
       logging_config.get_default_remote_conn_id(), log.load_remote_conn_id(), "boto3" in sys.modules,
       conf.get("logging", "base_log_folder"))
+from airflow.sdk.execution_time.supervisor import _remote_logging_conn
+from streamops_airflow.task_logs import RemoteTaskLogs
+with _remote_logging_conn(None):  # what uploads: the supervisor of a task
+    print(log.load_remote_log_handler().logs.store.identity)
+import os
+os.environ["_AIRFLOW_PROCESS_CONTEXT"] = "server"  # what reads, and the triggerer, which uploads
+print(RemoteTaskLogs().logs.store.identity)
 """
 
 
@@ -59,8 +66,9 @@ def test_both_stacks_give_airflow_its_remote_logs(tmp_path: Path) -> None:
     environment = {**os.environ, "AIRFLOW_HOME": str(layout.airflow), "PYTHONPATH": path}
     asked = [sys.executable, "-c", LOADED]
     done = subprocess.run(asked, env=environment, capture_output=True, text=True, check=True)
-    name, folder = "RemoteTaskLogs", layout.airflow / "logs"
-    assert done.stdout.split()[-6:] == [name, name, "streamops_logs", "streamops_logs", "False", str(folder)]
+    name, folder, key = "RemoteTaskLogs", layout.airflow / "logs", pairs["S3_LOGS_ACCESS_KEY"]
+    wanted = [name, name, "streamops_logs", "streamops_logs", "False", str(folder), key, key]
+    assert done.stdout.split()[-len(wanted) :] == wanted
 
 
 class Folder:
