@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from pyspark.sql import SparkSession
@@ -14,12 +17,18 @@ from fakes.rig import Rig
 from streamops.settings import Settings
 from streamops_runtime.local import local_spark
 
+MEMORY = Path("/dev/shm")  # it takes files of MinIO in two thirds of the time
+NEEDED = 4 << 30  # bytes, many times what the tests of a session write
+
 
 @pytest.fixture(scope="session")
 def object_store_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
-    """One MinIO for all tests of the session."""
-    with object_server.running(tmp_path_factory.mktemp("minio")) as settings:
-        yield settings
+    """One MinIO for all tests of the session, in memory where there is room."""
+    with ExitStack() as stack:
+        directory = tmp_path_factory.mktemp("minio")
+        if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > NEEDED:
+            directory = Path(stack.enter_context(TemporaryDirectory(prefix="streamops-", dir=MEMORY)))
+        yield stack.enter_context(object_server.running(directory))
 
 
 @pytest.fixture
