@@ -17,7 +17,7 @@ that it can be continued from later, also as another version.
   again at the end of this run, from its own checkpoint; otherwise it never stopped.
 - *The job does not stop in time*: the run fails, and another driver continues the job; look at the log of the first.
 - *The job does not work again either* (the store is still away, no room on the cluster): `restart_job` fails and says
-  why, and the job stays locked. `reconcile` tries again each minute, or `streamops operations abort` does.
+  why, and the job stays locked. `reconcile` tries again by and by, or `streamops operations abort` does.
 - *Airflow or a worker died*: tasks continue at the recorded step when they are tried again. Clearing any task is safe.
 """
 

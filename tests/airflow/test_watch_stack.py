@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,14 +22,13 @@ from streamops.store.object_store import ObjectStore
 from support import Operator
 
 pytestmark = [pytest.mark.stack, pytest.mark.full]
-SLOW = "slow_tasks"
 DAG = """
 import time
 from datetime import timedelta
 from pathlib import Path
 from airflow.sdk import dag, task
 
-@dag(dag_id="{dag_id}", is_paused_upon_creation=False)
+@dag(dag_id={dag_id!r}, is_paused_upon_creation=False)
 def slow_tasks():
     @task(execution_timeout=timedelta(minutes=15))
     def wait(number):
@@ -42,13 +42,13 @@ slow_tasks()
 
 
 @pytest.fixture
-def over(stack: Settings, airflow: Airflow, tmp_path: Path) -> Iterator[Path]:
-    """A DAG of five tasks that wait for this file; Airflow has read it."""
-    over = tmp_path / "over"
-    file = Layout.find().own_dags / f"{SLOW}.py"
-    file.write_text(DAG.format(dag_id=SLOW, over=str(over)))
+def slow_dag(stack: Settings, tmp_path: Path) -> Iterator[tuple[str, Path]]:
+    """A DAG of five tasks that wait for a file; a stack that was kept knows those of earlier tests by other names."""
+    name, over = f"slow_tasks_{time.time_ns():x}", tmp_path / "over"
+    file = Layout.find().own_dags / f"{name}.py"
+    file.write_text(DAG.format(dag_id=name, over=str(over)))
     try:
-        yield over
+        yield name, over
     finally:
         over.touch()
         file.unlink()
@@ -66,12 +66,13 @@ def at_work_in(airflow: Airflow, run: Run) -> int:
 
 
 def test_what_was_abandoned_is_healed_although_slow_tasks_take_every_other_slot(
-    stack: Settings, airflow: Airflow, over: Path
+    stack: Settings, airflow: Airflow, slow_dag: tuple[str, Path]
 ) -> None:
+    name, over = slow_dag
     engine, store = Operator(stack).engine(), ObjectStore(stack)
     gone = run_to_end(airflow, "start_job", {"job": "no-such-job"})  # over, whatever it owns
-    wait_for(lambda: airflow.ready(SLOW), RUN_S, f"Airflow reading {SLOW}")
-    slow = airflow.trigger(SLOW, {})
+    wait_for(lambda: airflow.ready(name), RUN_S, f"Airflow reading {name}")
+    slow = airflow.trigger(name, {})
     wait_for(lambda: at_work_in(airflow, slow) == 4, RUN_S, "four tasks at work")
     before = runs(airflow, "reconcile")
     left = f"left-{gone.run_id[-8:]}"

@@ -13,7 +13,7 @@ from streamops.model.definitions import MIN_SNAPSHOT_MS, Snapshots, milliseconds
 from streamops.model.errors import DefinitionError
 from streamops.model.stored import Stored
 
-LOOK = timedelta(milliseconds=MIN_SNAPSHOT_MS)  # how often someone looks
+LOOK = timedelta(milliseconds=MIN_SNAPSHOT_MS)  # between two of a schedule, at least
 _YEAR = timedelta(days=366)
 
 
@@ -45,7 +45,7 @@ class Due:
 
 
 def require_valid(plan: Snapshots | None) -> None:
-    """Refuse a schedule that never comes, or more often than anybody looks.
+    """Refuse a schedule that never comes, or more often than every five minutes.
 
     Raises:
         DefinitionError: what is wrong with ``snapshots.cron``.

@@ -29,7 +29,10 @@ class DueSnapshotsOperator(StreamOpsOperator):
 
     def execute(self, context: Context) -> list[dict[str, Any]]:
         """Look, and say what was found."""
+        for line in (*runs.told(context), *runs.found(context)):
+            self.log.info("%s", line)
         with plain_errors():
+            runs.require_known(context)
             found = scheduled.due_now(self.hook.store, now(), self.log.error)
         for job, item in found.items():
             self.log.info("%s: due since %s (%d missed before)", job, item.slot, item.missed)
