@@ -127,7 +127,7 @@ def place(context: Context) -> tuple[str, str]:
 
 def finished(context: Context) -> Callable[[Owner], bool | None]:
     """Asks Airflow whether the DAG run that owns a lock is over; None when Airflow does not know the run."""
-    return _finished(context["ti"].get_dagrun_state)
+    return _finished(lambda dag_id, run_id: context["ti"].get_dagrun_state(dag_id, run_id))
 
 
 def finished_as_triggers_ask() -> Callable[[Owner], bool | None]:
