@@ -92,6 +92,7 @@ def test_a_way_back_that_never_succeeds_is_left_by_a_person_and_the_job_can_be_o
     checks.gone(rig)
 
 
+@pytest.mark.full
 def test_of_two_that_settle_one_does_and_the_next_continues_where_that_one_died(rig: Rig) -> None:
     forgotten(rig)
     first = rig.owner()
@@ -107,6 +108,7 @@ def test_of_two_that_settle_one_does_and_the_next_continues_where_that_one_died(
     checks.free(rig)
 
 
+@pytest.mark.full
 def test_one_that_airflow_forgot_as_well_is_settled_like_any_other(rig: Rig) -> None:
     forgotten(rig)
     with pytest.raises(Killed):
@@ -120,7 +122,8 @@ def test_one_that_airflow_forgot_as_well_is_settled_like_any_other(rig: Rig) -> 
     checks.free(rig)
 
 
-@pytest.mark.parametrize("action", ["abort", "leave", pytest.param("resume", marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("action", ["abort", "leave", "resume"])
 def test_it_is_killed_at_every_point_of_both_operations_and_continued(rig: Rig, action: str) -> None:
     forgotten(rig)
     owner, points = rig.owner(), list[tuple[str, str]]()
@@ -151,6 +154,7 @@ def test_it_is_killed_at_every_point_of_both_operations_and_continued(rig: Rig, 
     checks.submitted_once(rig)
 
 
+@pytest.mark.full
 def test_one_that_cannot_be_finished_is_taken_back_and_says_why(rig: Rig) -> None:
     rig.run("deploy_job", version="v1")
     rig.commits_more(windows=1)

@@ -306,7 +306,8 @@ def test_an_abandoned_operation_of_the_cluster_is_taken_back_before_the_next_one
         rig.tasks(rig.engine(killer("resume_jobs", "before")), asked, owner, "left")
     assert rig.nodes.leaving
     rig.runs.over[owner.run_id] = True
-    run(rig, "scale_cluster", size=3)
+    quick = rig.engine(adopt_wait_s=0.2)  # nothing was submitted that could be adopted
+    quick.run(patient("scale_cluster", size=3), rig.owner(), "scale")
     assert rig.engine().find(CLUSTER, "left").state == "undone"
     assert not rig.nodes.leaving
     assert rig.nodes.up == {"master", "node-1", "node-2", "node-3"}
@@ -322,7 +323,8 @@ def test_an_operation_of_the_cluster_that_airflow_forgot_is_taken_back_with_its_
     with pytest.raises(Killed):
         rig.tasks(rig.engine(killer("resume_jobs", "before")), asked, rig.owner(), "left")
     settle = ask("settle_operation", job=CLUSTER, operation="left", action="abort")
-    owner, first = rig.owner(), rig.engine(killer("settle", "after"))
+    owner = rig.owner()
+    first = rig.engine(killer("settle", "after"), adopt_wait_s=0.2)  # nothing was submitted that could be adopted
     with pytest.raises(Killed):
         rig.tasks(first, settle, owner, "settle")
     rig.tasks(rig.engine(), settle, owner, "settle")

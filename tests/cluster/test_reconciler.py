@@ -8,10 +8,11 @@ from datetime import timedelta
 
 import pytest
 
-from fakes.rig import JOB, Rig, patient
+from fakes.rig import JOB, Killed, Rig, patient
+from fakes.walk import killer
 from streamops.cluster import record as cluster_record
 from streamops.model.errors import DamagedError, LockedError, StreamOpsError
-from streamops.model.records import State
+from streamops.model.records import State, now
 from streamops.operations.engine import list_operations
 from streamops.operations.follow import request as ask
 from streamops.spark.master import Driver
@@ -133,6 +134,29 @@ def test_an_operation_that_others_found_abandoned_and_left_is_found_again(rig: R
     assert "undone" in once(rig)[0]
     assert rig.engine().find(JOB, "left").state == "undone"
     assert rig.record().standby is None
+    assert once(rig) == []
+
+
+@pytest.mark.full
+def test_who_was_to_settle_an_operation_and_died_is_continued_or_else_the_operation_is_settled(rig: Rig) -> None:
+    deployed(rig)
+    rig.leave("check", "prepare")
+    died = rig.owner()
+    rig.runs.over[died.run_id] = True
+    # Between taking the lock and writing that it began, there is nothing to continue.
+    locks.acquire(rig.store, JOB, "died", "settle_operation", died, rig.runs.finished, now())
+    assert "undone" in once(rig)[0]
+    assert rig.engine().find(JOB, "left").state == "undone"
+
+    engine, owner = rig.engine(), rig.owner()
+    engine.begin(ask("upgrade_job", job=JOB, version="v2", snapshot="t"), owner, "next")
+    rig.runs.over[owner.run_id] = True
+    asked = ask("settle_operation", job=JOB, operation="next", action="leave")
+    with pytest.raises(Killed):
+        rig.tasks(rig.engine(killer("settle", "before")), asked, died, "settle")
+    assert "finished" in once(rig)[0]
+    found = {name: rig.engine().find(JOB, name).state for name in ("next", "settle")}
+    assert found == {"next": "aborted", "settle": "succeeded"}
     assert once(rig) == []
 
 
