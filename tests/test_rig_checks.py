@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,8 +16,15 @@ from fakes.fixtures import made_rig
 from fakes.rig import JOB, Killed, Rig
 from fakes.walk import killer
 from streamops import snapshots
+from streamops.clients.kafka import Block
+from streamops.model.definitions import InfluxSink, Recount, Source
 from streamops.model.errors import LeaseLostError, NotFoundError, SnapshotRefusedError, StreamOpsError
+from streamops.model.records import Offsets
+from streamops.operations import receipts, steps
+from streamops.operations.engine import list_operations
 from streamops.operations.follow import request as ask
+from streamops.recount.recounting import Span, StagePlan, recount_source
+from streamops.recount.report import Comparison, Measured, verdict
 from streamops.settings import Settings
 from streamops.store import jobs, keys, leases
 
@@ -101,6 +109,86 @@ def test_a_runbook_whose_recount_is_not_clean_fails_and_names_what_is_off(rig: R
     with pytest.raises(StreamOpsError, match=r"is not clean: a: windows missing.*window 0 is 1 instead of 45"):
         rig.run(runbook, **asked)
     rig.wait(lambda: rig.drivers_that_write() == [rig.record().launch], "one driver, which runs on")
+
+
+def truly(rig: Rig) -> Callable[[str, Offsets | None], dict[str, Any]]:
+    """The product's own recount of stage a: an event a tenth of a second, so that a window of events is a second."""
+    source = Source.model_validate(
+        {
+            "kafka": {"topic": "events"},
+            "schema": "n bigint, time bigint",
+            "event_time": "time",
+            "max_ahead": "36500 days",
+        }
+    )
+    spec = Recount(source="events", aggregate="sum", column="n", window="1 second")
+
+    def read(start: int, end: int) -> Iterator[tuple[int, tuple[str, ...], int]]:
+        rows = [((window + 1) * 1000, total) for window, total in rig._points(JOB, "a")[0].items()]
+        return iter([(time_ms, (), total) for time_ms, total in rows if start <= time_ms < end])
+
+    def recount(job: str, since: Offsets | None) -> dict[str, Any]:
+        end, begin = rig._committed(job, "a"), (since or {}).get("events", {}).get("0", 0)
+        values: list[bytes | None] = [json.dumps({"n": n, "time": n * 100}).encode() for n in range(begin, end)]
+        span = Span({"0": begin}, {"0": end}, whole_only=begin > 0, from_the_beginning=not begin)
+        plan = StagePlan("a", spec, InfluxSink(measurement="a"), span, end // WINDOW * 1000)
+        block = Block(0, list(range(begin, end)), [0] * len(values), values)
+        _, _, measured = recount_source(source, [plan], [block], lambda _: Comparison("a", "a", read))
+        clean, reason = verdict(measured)
+        return {"clean": clean, "reason": reason, "measurements": [item.model_dump(mode="json") for item in measured]}
+
+    return recount
+
+
+def test_a_runbook_whose_recount_finds_a_wrong_point_fails_and_the_new_version_runs_on(rig: Rig) -> None:
+    """What it does next: nothing is taken back, the lock is free, and the receipt names what is off."""
+    engine = rig.engine(recount=truly(rig))
+    rig.run("deploy_job", version="v1")
+    rig.commits_more(windows=3)
+    good = rig.root.get(point_key(JOB, "a", 1)).body
+    write(rig, 1, 1, sum_of(1) + WINDOW)
+    with pytest.raises(StreamOpsError, match=r"is not clean: a has 1 points that are off. The job runs on"):
+        rig.run("upgrade_job", engine, version="v2", snapshot="s")
+    failed = list_operations(rig.store, JOB)[-1]
+    assert (failed.state, failed.done("healthy"), failed.done("recount")) == ("failed", True, False)
+    checks.free(rig)
+    assert rig.record().version == "v2"
+    rig.wait(lambda: rig.drivers_that_write() == [rig.record().launch], "one driver, which runs on")
+    receipt = receipts.read(rig.store, JOB, failed.id)
+    assert receipt is not None
+    assert (receipt.state, "a has 1 points that are off" in str(receipt.reason)) == ("failed", True)
+    rig.root.put(point_key(JOB, "a", 1), good)
+    done = rig.run("upgrade_job", engine, version="v1", snapshot="s2", accept_loss=["b"])  # the next is as ever
+    assert done.facts("recount")["clean"]
+
+
+def test_a_runbook_whose_recount_has_compared_nothing_waits_for_a_window_and_then_fails(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(steps, "RECOUNT_WAIT_S", 0.5)
+    nothing = Measured(stage="a", measurement="a", nothing="no closed window").model_dump(mode="json")
+    told = {
+        "clean": False,
+        "reason": "nothing was compared (a: no window of it is closed yet)",
+        "measurements": [nothing],
+    }
+    looks = []
+
+    def recount(job: str, since: Offsets | None) -> dict[str, Any]:
+        looks.append(since)
+        return told if len(looks) < 3 or job != JOB else truly(rig)(job, since)
+
+    rig.run("deploy_job", version="v1")
+    rig.commits_more(windows=3)
+    done = rig.run("upgrade_job", rig.engine(recount=recount), version="v2", snapshot="s")
+    assert done.facts("recount")["clean"]
+    assert len(looks) == 3
+    with pytest.raises(StreamOpsError, match=r"is not clean: nothing was compared .*The job runs on"):
+        rig.run(
+            "upgrade_job", rig.engine(recount=lambda job, since: told), version="v1", snapshot="s2", accept_loss=["b"]
+        )
+    assert rig.record().version == "v1"
+    checks.free(rig)
 
 
 def test_a_second_writer_is_found(running: Rig) -> None:

@@ -105,10 +105,10 @@ class InfluxWriter:
         Raises:
             DataRefusedError: so many are refused that the sink does not fit the stage.
         """
-        lines: list[tuple[str, _Parts]] = []
+        lines: list[tuple[str, Point]] = []
         refused: list[RefusedPoint] = []
         for row in rows:
-            parts = _parts(self._sink, row)
+            parts = point(self._sink, row)
             if parts is None:
                 continue
             if reason := obstacle(parts.tags, parts.fields):
@@ -126,7 +126,7 @@ class InfluxWriter:
             self._aside(refused)
             self.refused += len(refused)
 
-    def _send(self, lines: Sequence[tuple[str, _Parts]], refused: list[RefusedPoint]) -> None:
+    def _send(self, lines: Sequence[tuple[str, Point]], refused: list[RefusedPoint]) -> None:
         """Write lines; halves of what is refused, until the lines are found that are."""
         try:
             self._points.write_lines([text for text, _ in lines])
@@ -157,7 +157,7 @@ class LogWriter:
         flush_all()  # before the batch is committed: a line that only this node has could be lost with it
 
 
-class _Parts(NamedTuple):
+class Point(NamedTuple):
     """What a row becomes in InfluxDB."""
 
     tags: dict[str, str]
@@ -165,7 +165,7 @@ class _Parts(NamedTuple):
     time_ms: int
 
 
-def _parts(sink: InfluxSink, row: Row) -> _Parts | None:
+def point(sink: InfluxSink, row: Row) -> Point | None:
     """A row as a point; None when it has no value or no time. Fields without a value are left out."""
     values = {name: row[name] for name in sink.columns(row.__fields__) if row[name] is not None}
     moment = row[sink.time]
@@ -173,7 +173,7 @@ def _parts(sink: InfluxSink, row: Row) -> _Parts | None:
         return None
     values = {name: float(value) if isinstance(value, Decimal) else value for name, value in values.items()}
     tags = {tag: "" if row[tag] is None else str(row[tag]) for tag in sink.tags}
-    return _Parts(tags, values, epoch_ms(moment))
+    return Point(tags, values, epoch_ms(moment))
 
 
 def epoch_ms(moment: datetime | date | int) -> int:

@@ -116,22 +116,30 @@ def kafka_stream(
     )
 
 
-def accepted(name: str, source: Source, raw: DataFrame, *, count: bool = True) -> DataFrame:
-    """Columns ``value`` and ``timestamp`` of records as rows of the declared schema, event time as timestamp."""
+PLACE = f"{_RAW}_place"
+
+
+def accepted(name: str, source: Source, raw: DataFrame, *, count: bool = True, placed: bool = False) -> DataFrame:
+    """Columns ``value`` and ``timestamp`` of records as rows of the declared schema, event time as timestamp.
+
+    Args:
+        placed: whether the records have a column ``PLACE``, which their rows then have as well.
+    """
     schema = schema_of(name, source)
     value = F.col("value").cast("string")
     key = [F.col("key").cast("string").alias(source.key)] if source.key else []
-    columns = [*key, F.col("timestamp").alias(f"{_RAW}_at")]
+    along = [F.col(PLACE)] if placed else []
+    columns = [*key, F.col("timestamp").alias(f"{_RAW}_at"), *along]
     whole = F.lit(True)
     if source.value:
         rows = raw.select(value.alias(source.value), *columns)
     elif source.csv_tail:
-        rows = raw.select(_from_csv(value, schema).alias(_RAW), *columns).select(f"{_RAW}.*", f"{_RAW}_at")
+        rows = raw.select(_from_csv(value, schema).alias(_RAW), *columns).select(f"{_RAW}.*", f"{_RAW}_at", *along)
         whole = F.col(_CORRUPT).isNull()
     else:
         held = StructType([field for field in schema.fields if field.name != source.key])
         rows = raw.select(F.from_json(value, held).alias(_RAW), *columns)
-        rows = rows.select(f"{_RAW}.*", *_key_names(source), f"{_RAW}_at")
+        rows = rows.select(f"{_RAW}.*", *_key_names(source), f"{_RAW}_at", *along)
     for column in schema.names:
         whole = whole & F.col(_quoted(column)).isNotNull()
     in_time: Column = F.lit(True)
@@ -147,7 +155,7 @@ def accepted(name: str, source: Source, raw: DataFrame, *, count: bool = True) -
             F.count_if(~whole).alias("malformed"),
             F.count_if(whole & ~in_time).alias("ahead"),
         )
-    return rows.where(whole & in_time).select(*columns)
+    return rows.where(whole & in_time).select(*columns, *along)
 
 
 def _key_names(source: Source) -> list[str]:

@@ -39,6 +39,7 @@ from streamops.operations.feeding import Feeds
 from streamops.operations.health import Health
 from streamops.operations.requests import NewVersion, Stops
 from streamops.operations.runbook import Step
+from streamops.recount.reach import needed_ms
 from streamops.spark import priority
 from streamops.spark.submission import Submission
 from streamops.store import documents, jobs, keys, leases
@@ -436,10 +437,9 @@ def recount_since(context: StepContext, moment_ms: int, what: str) -> Recounted:
     Raises:
         StreamOpsError: results are missing, wrong or too many, or nothing was compared; the job runs on.
     """
-    definition = context.version().definition
-    topics = jobs.topics(definition, jobs.deployment(context.ports.store, context.job, context.number).topics)
-    specs = [stage.recount for stage in definition.stages.values() if stage.recount]
-    longest = max((spec.reach_ms + spec.step_ms for spec in specs), default=0)
+    version = context.version()
+    topics = jobs.topics(version.definition, jobs.deployment(context.ports.store, context.job, context.number).topics)
+    longest = needed_ms(version)
     # A job whose sources are quiet, or that reads old events, closed its last windows by the time of its events.
     status = jobs.status(context.ports.store, context.job, context.launch)
     marks = [mark for stage in (status.stages.values() if status else ()) if (mark := stage.watermark_ms)]

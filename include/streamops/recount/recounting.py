@@ -1,17 +1,20 @@
 """The recount: recompute a job's results from the ledger and compare them with what was written.
 
-It shares no code with the job. For each stage with a ``recount`` specification it reads the source from the
-offset where the stage's state began to the offset that its last committed batch reached, and compares every
-window that this batch had closed. What the job does with a window that is open is not judged. Where each event is a
-point, all points of these events are compared, and those of later events are expected or not.
+It shares no code with the job, but for stages that its words cannot describe (``functions``). For each stage with a
+``recount`` specification it reads the source from the offset where the stage's state began to the offset that its last
+committed batch reached, and compares every window that this batch had closed. What the job does with a window that is
+open is not judged. Where each event is a point, all points of these events are compared, and those of later events may
+be there or not.
 """
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 
@@ -19,18 +22,30 @@ from streamops.clients.influx import Points
 from streamops.clients.kafka import Block, Ledger
 from streamops.model import results
 from streamops.model.definitions import EVERY, Definition, InfluxSink, Recount, Source
-from streamops.model.errors import CheckpointError, DefinitionError, NotFoundError, RefusedError, UnreachableError
+from streamops.model.errors import (
+    CheckpointError,
+    DefinitionError,
+    NotFoundError,
+    RefusedError,
+    UnhealthyError,
+    UnreachableError,
+)
 from streamops.model.records import Deployment, JobRecord, Offsets, RefusedPoint, ResultsPosition
+from streamops.recount import functions
 from streamops.recount.events import EventReader, Events
+from streamops.recount.functions import Range
 from streamops.recount.kept import Each, counted
+from streamops.recount.reach import Reach, reach
 from streamops.recount.report import Comparison, Measured, Nothing, Report, moment, verdict
-from streamops.recount.windows import Windows
+from streamops.recount.windows import Tags, Windows
 from streamops.settings import Settings
 from streamops.spark import checkpoints
 from streamops.store import documents, jobs, keys, quarantine
 from streamops.store.object_store import ObjectStore
 from streamops.store.waiting import until
-from streamops.versions import artifacts
+from streamops.versions import artifacts, fingerprints, libraries
+from streamops.versions.artifacts import ArtifactManifest
+from streamops.versions.fingerprints import Fingerprint
 
 _ROWS = 20_000  # records taken together: enough for numpy to pay, little enough to stay small
 _FAR = 1 << 62
@@ -241,9 +256,11 @@ def recount_job(
     found = documents.read(store, keys.deployment(job, number), Deployment) if number else None
     if found is None:
         raise NotFoundError(f"Job {job} has no deployment{f' {number}' if number else ''}; deploy it first.")
-    definition = artifacts.load_manifest(store, job, found.value.version).definition
+    manifest = artifacts.load_manifest(store, job, found.value.version)
+    definition = manifest.definition
     with closing(Ledger(settings)) as ledger, closing(Points(settings, timeout_s=60)) as points:
-        planner = _Planner(store, ledger, found.value, definition, since or {}, after or {})
+        plans_of = fingerprints.read(manifest.fingerprints, definition.stages)
+        planner = _Planner(store, ledger, found.value, definition, since or {}, after or {}, plans_of)
         aside = [item for _, item in quarantine.read(store, job)]
         offsets: dict[str, dict[str, tuple[int, int]]] = {}
         events = malformed = ahead = 0
@@ -258,7 +275,7 @@ def recount_job(
                     definition.sources[source],
                     of_source,
                     blocks,
-                    lambda plan: _comparison(points, plan, aside),
+                    lambda plan: _of_plan(points, plan, aside),
                     lambda plan, topic=topic: ledger.read_blocks(topic, plan.span.end, ledger.end_offsets(topic)),  # type: ignore[misc]
                 )
             except (DefinitionError, NotFoundError) as error:
@@ -268,6 +285,30 @@ def recount_job(
             events, malformed, ahead = events + count, malformed + reader.malformed, ahead + reader.ahead
             planner.damaged.update({item.stage: item.problem for item in measured if item.problem})
             results.extend(item for item in measured if not item.problem)
+        if planner.functions:
+            with _unpacked(store, manifest, found.value) as of_job:
+                for asked, reached in planner.functions:
+                    try:
+                        item, count = functions.recount(
+                            of_job,
+                            asked,
+                            reached,
+                            ledger,
+                            {source: planner.topic(source) for source in asked.records},
+                            lambda sink, name, stage=asked.stage: _comparison(  # type: ignore[misc]
+                                points, stage, sink, sink.tags, name, aside
+                            ),
+                        )
+                    except (DefinitionError, NotFoundError, UnhealthyError) as error:
+                        planner.damaged[asked.stage] = str(error)
+                        continue
+                    events += count
+                    offsets |= {
+                        source: {part: (start.get(part, 0), end[part]) for part in end}
+                        for source, (start, end) in asked.records.items()
+                        if source not in offsets
+                    }
+                    results.append(item)
     clean, reason = verdict(tuple(results), planner.damaged, planner.left_out)
     return Report(
         job=job,
@@ -290,8 +331,8 @@ def recount_job(
 class _Planner:
     """Decides what to recount of a deployment; ``since`` and ``after`` are those of ``recount_job``.
 
-    ``left_out``, ``damaged`` and ``waiting`` are filled by ``plans``: what cannot be recounted, what could not be, and
-    what has nothing yet.
+    ``plans`` fills ``functions`` with what is recounted with the job's own functions, ``left_out`` with what cannot be
+    recounted, ``damaged`` with what could not be, and ``waiting`` with what has nothing yet.
     """
 
     store: ObjectStore
@@ -300,6 +341,8 @@ class _Planner:
     definition: Definition
     since: Offsets
     after: Mapping[str, int]
+    fingerprints: Mapping[str, Fingerprint | None] = field(default_factory=dict)
+    functions: list[tuple[Range, Reach]] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
     damaged: dict[str, str] = field(default_factory=dict)
     waiting: list[Measured] = field(default_factory=list)
@@ -316,14 +359,23 @@ class _Planner:
         for name, stage in self.definition.stages.items():
             sink = next((sink.influxdb for sink in stage.sinks if sink.influxdb), None)
             spec = stage.recount
-            if sink is None or spec is None:
-                self.left_out[name] = "its definition does not say how (recount)" if sink else "it writes no points"
+            if sink is None:
+                self.left_out[name] = "it writes no points"
+                continue
+            reached = None if spec else reach(self.definition, name, self.fingerprints.get(name))
+            if isinstance(reached, str):
+                self.left_out[name] = f"its definition does not say how (recount), and {reached}"
                 continue
             if wanted and sink.measurement not in wanted:
                 self.left_out[name] = "it was not asked for"
                 continue
+            plan: StagePlan | Range | None = None
             try:
-                plan = self._plan(name, spec, sink, prefix)
+                tails = list(self._tails(name, prefix))
+                if tails and spec:
+                    plan = self._plan(name, spec, sink, tails)
+                elif tails and reached:
+                    plan = self._range(name, reached, tails)
             except (CheckpointError, NotFoundError, RefusedError) as error:
                 self.damaged[name] = str(error)
                 continue
@@ -331,22 +383,41 @@ class _Planner:
                 self.waiting.append(
                     Measured(stage=name, measurement=sink.measurement, young=self._young(name), nothing="not begun")
                 )
+            elif isinstance(plan, Range):
+                assert isinstance(reached, Reach)
+                self.functions.append((plan, reached))
             else:
-                plans.setdefault(spec.source, []).append(plan)
+                plans.setdefault(plan.spec.source, []).append(plan)
         return plans
 
-    def _plan(self, name: str, spec: Recount, sink: InfluxSink, prefix: str | None) -> StagePlan | None:
-        """What to recount of a stage; None if it has not committed anything.
-
-        Raises:
-            CheckpointError, NotFoundError, RefusedError: it cannot be recounted.
-        """
-        tails = list(self._tails(name, prefix))
-        if not tails:
-            return None
+    def _written(self, tails: list[tuple[str, checkpoints.Tail]], windows: bool) -> None:
+        """Wait until what real-time stages have given by here is written."""
         for read, tail in reversed(tails):
             if self.definition.stages[read].realtime:
-                self._await_results(read, (tail.watermark_ms or 0) if spec.aggregate else _FAR)
+                self._await_results(read, (tail.watermark_ms or 0) if windows else _FAR)
+
+    def _range(self, name: str, reached: Reach, tails: list[tuple[str, checkpoints.Tail]]) -> Range:
+        """What the function of a stage is run over. Raises as ``_plan``."""
+        self._written(tails, reached.windows is not None)
+        ((_, tail),) = tails  # it reads topics only
+        spans = {source: self._span(name, source, end) for source, end in tail.offsets.items()}
+        return Range(
+            name,
+            {source: (span.start, span.end) for source, span in spans.items()},
+            tail.watermark_ms or 0,
+            any(span.whole_only for span in spans.values()),
+            self._had_forerunner(name),
+            self._after_ms(name),
+            self._young(name),
+        )
+
+    def _plan(self, name: str, spec: Recount, sink: InfluxSink, tails: list[tuple[str, checkpoints.Tail]]) -> StagePlan:
+        """What to recount of a stage in words.
+
+        Raises:
+            NotFoundError, RefusedError: it cannot be recounted.
+        """
+        self._written(tails, spec.aggregate is not None)
         end = next((tail.offsets[spec.source] for _, tail in tails if spec.source in tail.offsets), {})
         bound_ms = min(tail.watermark_ms or 0 for _, tail in tails) if spec.aggregate else _FAR
         span, forerunner = self._span(name, spec.source, end), self._had_forerunner(name)
@@ -455,11 +526,19 @@ def span(
     )
 
 
-def _comparison(points: Points, plan: StagePlan, aside: Iterable[RefusedPoint]) -> Comparison:
-    sink, name = plan.sink, compared_field(plan)
-    tags = plan.spec.by if set(plan.spec.by) == set(sink.tags) else sink.tags
+def _of_plan(points: Points, plan: StagePlan, aside: Iterable[RefusedPoint]) -> Comparison:
+    tags = plan.spec.by if set(plan.spec.by) == set(plan.sink.tags) else plan.sink.tags
+    found = _comparison(points, plan.stage, plan.sink, tags, compared_field(plan), aside)
+    found.explained = plan.spec.aggregate is None
+    return found
+
+
+def _comparison(
+    points: Points, stage: str, sink: InfluxSink, tags: Tags, name: str, aside: Iterable[RefusedPoint]
+) -> Comparison:
+    """A comparison with the field ``name`` of the points that a stage has written."""
     return Comparison(
-        plan.stage,
+        stage,
         sink.measurement,
         lambda start, end: points.read(sink.measurement, start, end, tags, name),
         frozenset(
@@ -467,9 +546,19 @@ def _comparison(points: Points, plan: StagePlan, aside: Iterable[RefusedPoint]) 
             for item in aside
             if item.measurement == sink.measurement
         ),
-        explained=plan.spec.aggregate is None,
         field=name,
     )
+
+
+@contextmanager
+def _unpacked(store: ObjectStore, manifest: ArtifactManifest, deployment: Deployment) -> Iterator[functions.Job]:
+    """The code of a deployment in a directory of its own, for as long as it is run."""
+    with (
+        tempfile.TemporaryDirectory(prefix="streamops-recount-") as directory,
+        libraries.unpacked(store, deployment.library) if deployment.library else nullcontext() as library,
+    ):
+        artifacts.unpack(store, manifest, Path(directory))
+        yield functions.Job(manifest.definition, deployment.params, Path(directory), library)
 
 
 def compared_field(plan: StagePlan) -> str:

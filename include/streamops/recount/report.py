@@ -21,13 +21,14 @@ class _Model(BaseModel):
     model_config = ConfigDict(frozen=True)
 
 
-Nothing = Literal["not begun", "no event", "no closed window", "short range", "no event counts"]
+Nothing = Literal["not begun", "no event", "no closed window", "short range", "no event counts", "too many events"]
 WORDS: dict[Nothing, str] = {
     "not begun": "it has not committed anything yet",
     "no event": "no event was accepted between its offsets",
     "no closed window": "no window of it is closed yet",
     "short range": "no window that began since then is closed",
     "no event counts": "none of its events counts",
+    "too many events": "it has read more than the job's own function can be run over; recount since a later time",
 }
 
 

@@ -16,6 +16,7 @@ from streamops.model.errors import NotFoundError
 from streamops.settings import Settings
 from streamops.spark import jvm, priority
 
+_PLACES = ("PATH", "LANG", "LC_ALL", "TMPDIR", "JAVA_HOME", "SPARK_HOME", "VIRTUAL_ENV", "SPARK_LOCAL_IP")
 PACKAGES = Path(__file__).resolve().parents[2]  # of this checkout or installation: streamops is one of them
 
 
@@ -41,13 +42,20 @@ def command(module: str, *arguments: str) -> list[str]:
     return [sys.executable, "-m", f"streamops_runtime.{module}", *arguments]
 
 
-def environment(library: Path | None = None) -> dict[str, str]:
-    """What such a process finds: both packages, and a job's shared library if it has one."""
+def environment(library: Path | None = None, *, bare: Path | None = None) -> dict[str, str]:
+    """What such a process finds: both packages, and a job's shared library if it has one.
+
+    Args:
+        bare: the home directory of a process that is to find nothing of this one's environment but where things are.
+    """
     places = [str(runtime_package().parent), str(PACKAGES)]
     places += [str(library)] if library else []
     places.append(os.environ.get("PYTHONPATH", ""))
     home = {} if "SPARK_HOME" in os.environ else _spark_home()
-    return {**os.environ, **home, "PYTHONPATH": os.pathsep.join(places), "PYTHONDONTWRITEBYTECODE": "1"}
+    inherited = dict(os.environ)
+    if bare:
+        inherited = {name: os.environ[name] for name in _PLACES if name in os.environ} | {"HOME": str(bare)}
+    return {**inherited, **home, "PYTHONPATH": os.pathsep.join(places), "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 def _spark_home() -> dict[str, str]:
@@ -59,10 +67,18 @@ def _spark_home() -> dict[str, str]:
     return {"SPARK_HOME": home} if home and jvm.archive(home).exists() else {}
 
 
-def ask(module: str, *arguments: str, timeout_s: float, library: Path | None = None, gives_way: bool = False) -> Asked:
+def ask(
+    module: str,
+    *arguments: str,
+    timeout_s: float,
+    library: Path | None = None,
+    gives_way: bool = False,
+    bare: Path | None = None,
+) -> Asked:
     """Run a module to its end.
 
     Args:
+        bare: as for ``environment``; the process also works there.
         gives_way: whether jobs on the same machine come first; it may then take several times as long.
 
     Raises:
@@ -70,7 +86,7 @@ def ask(module: str, *arguments: str, timeout_s: float, library: Path | None = N
     """
     with subprocess.Popen(
         command(module, *arguments),
-        env=environment(library), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=environment(library, bare=bare), cwd=bare, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         start_new_session=True,  # its priority is then its own, and all of it can be ended at once
     ) as process:  # fmt: skip
         try:

@@ -327,13 +327,26 @@ def _plans(store: ObjectStore, directory: Path, definition: Definition, library:
 
 def plans_with(store: ObjectStore, manifest: ArtifactManifest, library: LibraryUse) -> dict[str, Fingerprint | None]:
     """The fingerprints of a published version with another version of its library. Raises DefinitionError."""
-    body = store.get(manifest.archive).body
     with tempfile.TemporaryDirectory() as temporary, libraries.unpacked(store, library) as place:
-        archives.extract(body, Path(temporary), _importable)
-        definition = Path(temporary, f"{manifest.version}.yaml")
-        definition.write_text(manifest.definition.canonical(), encoding="utf-8")
+        unpack(store, manifest, Path(temporary))
         found = plans(Path(temporary), manifest.version, place)
     return fingerprints_of.read(found, manifest.definition.stages)
+
+
+def unpack(store: ObjectStore, manifest: ArtifactManifest, directory: Path) -> None:
+    """Write a version's code, what it depends on and its definition, so that they can be imported there.
+
+    Raises:
+        PublishedError: the archive is not what was published.
+    """
+    body = store.get(manifest.archive).body
+    if archives.sha256(body) != manifest.artifact_sha256:
+        raise PublishedError(
+            f"The archive of {manifest.job} {manifest.version} was altered; publish it under a new version."
+        )
+    archives.extract(body, directory, _importable)
+    definition = directory / f"{manifest.version}.yaml"
+    definition.write_text(manifest.definition.canonical(), encoding="utf-8")
 
 
 def _importable(name: str) -> str | None:

@@ -1,0 +1,188 @@
+"""The recount with a job's own functions, on local Spark: what it finds, and which stages it takes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from streamops.model.definitions import Definition, InfluxSink, parse
+from streamops.model.errors import DefinitionError
+from streamops.recount import functions
+from streamops.recount.functions import Job, Range
+from streamops.recount.reach import Reach, reach
+from streamops.recount.report import Comparison, Measured
+from streamops.versions.fingerprints import Fingerprint, Key, Operator, Watermark, Window
+
+T0 = 1_800_000_000_000  # a whole minute
+DEFINITION = """
+job: spreads
+version: v1
+code: spreads.py
+params: {least: 5}
+sources:
+  quotes: {kafka: {topic: quotes}, schema: "symbol string, price bigint, time bigint", event_time: time}
+stages:
+  spread: {sinks: [{influxdb: {measurement: spread, tags: [symbol]}}]}
+  high: {sinks: [{influxdb: {measurement: high, tags: [symbol]}}]}
+  wrong: {sinks: [{influxdb: {measurement: wrong}}]}
+"""
+CODE = """
+import os
+from pyspark.sql import functions as F
+
+assert "CANARY" not in os.environ, "the environment of whoever recounts"
+
+
+def spread(quotes):
+    return (
+        quotes.withWatermark("time", "2 seconds")
+        .groupBy(F.window("time", "10 seconds"), "symbol")
+        .agg((F.max("price") - F.min("price")).alias("value"))
+        .select("symbol", "value", F.col("window.end").alias("time"))
+    )
+
+
+def high(quotes, *, least):
+    return quotes.where(F.col("price") > least).select("symbol", F.col("price").alias("value"), "time")
+
+
+def wrong(quotes):
+    raise RuntimeError("not in a batch")
+"""
+
+
+class Topic:
+    """Records of one partition, as the ledger gives them."""
+
+    def __init__(self, values: list[tuple[int, str, int]]) -> None:
+        self.bodies = [json.dumps({"symbol": s, "price": p, "time": T0 + at}).encode() for at, s, p in values]
+
+    def messages(self, topic: str, partition: int, start: int, end: int) -> Iterator[list[Any]]:
+        assert (topic, partition) == ("quotes", 0)
+        for offset in range(start, end):
+            yield [
+                SimpleNamespace(
+                    offset=lambda at=offset: at,
+                    key=lambda: None,
+                    value=lambda at=offset: self.bodies[at],
+                    timestamp=lambda: (1, T0 + 10**8),
+                )
+            ]
+
+    def end_offsets(self, topic: str) -> dict[str, int]:
+        return {"0": len(self.bodies)}
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
+    monkeypatch.setenv("CANARY", "secret")
+    (tmp_path / "spreads.py").write_text(CODE)
+    return Job(parse(DEFINITION), {"least": 7}, tmp_path)
+
+
+def compared(points: Mapping[tuple[int, str], int]) -> Callable[[InfluxSink, str], Comparison]:
+    def made(sink: InfluxSink, field: str) -> Comparison:
+        def read(start: int, end: int) -> Iterator[tuple[int, tuple[str, ...], int]]:
+            rows = [(T0 + at, (symbol,), value) for (at, symbol), value in points.items()]
+            return iter([row for row in rows if start <= row[0] < end])
+
+        return Comparison("s", sink.measurement, read, field=field)
+
+    return made
+
+
+def recounted(
+    job: Job, stage: str, topic: Topic, points: Mapping[tuple[int, str], int], end: int, **more: Any
+) -> Measured:
+    reached = Reach(10_000, 2000) if stage == "spread" else Reach(None, None)
+    asked = Range(stage, {"quotes": ({"0": 0}, {"0": end})}, more.pop("bound", T0 + 10**6), **more)
+    ledger: Any = topic
+    return functions.recount(job, asked, reached, ledger, {"quotes": "quotes"}, compared(points))[0]
+
+
+def test_windows_are_computed_with_the_jobs_own_function_without_anything_of_the_environment(job: Job) -> None:
+    quotes = [(at * 1000, "AB"[at % 2], at * at) for at in range(60)]
+    # B's 100 at 8 s comes 50 s late, so a job may have dropped it; then no one knows which of both is right.
+    quotes += [(60_000, "A", 0), (8000, "B", 1000)]
+    points = {}
+    for end in range(10_000, 61_000, 10_000):
+        for symbol in "AB":
+            prices = [price for at, of, price in quotes[:61] if of == symbol and end - 10_000 <= at < end]
+            points[end, symbol] = max(prices) - min(prices)
+    damaged = points | {(10_000, "B"): 999, (20_000, "A"): points[20_000, "A"] + 1, (25_000, "A"): 1}
+    del damaged[30_000, "B"]
+    found = recounted(job, "spread", Topic(quotes), damaged, len(quotes), bound=T0 + 55_000)
+    assert (found.expected, found.missing, found.wrong, found.unexpected) == (8, 1, 1, 1), found.examples
+    assert (found.by, found.late) == ("functions", 1)
+    assert "its function is not checked" in found.notes[0]
+
+
+@pytest.mark.full
+def test_single_events_are_recounted_with_what_is_written_and_not_committed(job: Job) -> None:
+    quotes = [(0, "A", 100), (1, "A", 6), (2, "B", 8), (3000, "B", 9), (1, "C", 50)]
+    points = {(0, "A"): 100, (2, "B"): 8, (3000, "B"): 9, (1, "C"): 50, (7, "C"): 1}
+    found = recounted(job, "high", Topic(quotes), points, 4)
+    assert (found.expected, found.missing, found.wrong, found.unexpected) == (3, 0, 0, 1), found.examples
+    assert "has 1, and no event gives it" in found.examples[0]
+
+
+@pytest.mark.full
+def test_a_function_that_cannot_run_again_is_said(job: Job) -> None:
+    with pytest.raises(DefinitionError, match="does not run as a batch query: RuntimeError: not in a batch"):
+        recounted(job, "wrong", Topic([(0, "A", 1)]), {}, 1)
+
+
+def test_more_events_than_local_spark_should_take_are_nothing_compared(job: Job) -> None:
+    found = recounted(job, "spread", Topic([]), {}, functions.MOST + 1)
+    assert (found.nothing, found.by) == ("too many events", "functions")
+
+
+TUMBLING = Key(text="w", type="struct", window=Window(kind="tumbling", time="t", size_us=10_000_000))
+SESSION = Key(text="w", type="struct", window=Window(kind="session", time="t", gap="5 seconds"))
+DELAY = (Watermark(column="quotes.time", delay="2 seconds"),)
+
+
+def plan(*operators: Operator, watermarks: tuple[Watermark, ...] = DELAY) -> Fingerprint:
+    return Fingerprint(
+        spark="4", output="append", provider="R", partitions=1, sources=("quotes",), watermarks=watermarks,
+        operators=operators,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (plan(), Reach(None, None)),
+        (plan(Operator(kind="aggregation", keys=(TUMBLING,))), Reach(10_000, 2000)),
+        (plan(*(Operator(kind="aggregation", keys=(TUMBLING,)),) * 2), Reach(20_000, 2000)),
+        (plan(Operator(kind="aggregation", keys=(SESSION,))), "more than windows"),
+        (plan(Operator(kind="aggregation")), "more than windows"),
+        (plan(Operator(kind="transform with state")), "more than windows (transform with state)"),
+        (plan(Operator(kind="opaque")), "more than windows"),
+        (plan(Operator(kind="aggregation", keys=(TUMBLING,)), watermarks=()), "not known from its watermark"),
+        (None, "no fingerprint"),
+    ],
+)
+def test_a_stage_is_taken_only_where_a_batch_query_gives_what_its_stream_gives(
+    found: Fingerprint | None, expected: Reach | str
+) -> None:
+    reached = reach(parse(DEFINITION), "spread", found)
+    assert reached == expected if isinstance(expected, Reach) else expected in str(reached)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (("kafka: {topic: quotes}", "csv_tail: {directory: /q}"), "source quotes is not a topic"),
+        (("spread: {", "spread: {deterministic: false, "), "do not always give the same rows"),
+        (("tags: [symbol]}}]}\n  high", 'tags: [symbol], fields: ["*"]}}]}\n  high'), "name its fields"),
+    ],
+)
+def test_what_cannot_be_run_again_is_left_out_with_its_reason(change: tuple[str, str], says: str) -> None:
+    definition: Definition = parse(DEFINITION.replace(*change))
+    assert says in str(reach(definition, "spread", plan()))
