@@ -24,7 +24,8 @@ from streamops.model.definitions import Definition, InfluxSink, Param
 from streamops.model.errors import DefinitionError, UnhealthyError
 from streamops.recount.reach import Reach
 from streamops.recount.report import Comparison, Measured, Nothing, moment
-from streamops.recount.windows import Expected, Tags, Value, Window
+from streamops.recount.values import Value
+from streamops.recount.windows import Expected, Tags, Window
 from streamops.spark import local_spark
 
 MOST = 3_000_000  # events of one stage: some minutes of local Spark, and half a gigabyte of files
