@@ -26,9 +26,11 @@ code: spreads.py
 params: {least: 5}
 sources:
   quotes: {kafka: {topic: quotes}, schema: "symbol string, price bigint, time bigint", event_time: time}
+  trades: {kafka: {topic: trades}, schema: "symbol string, price bigint, time bigint", event_time: time}
 stages:
   spread: {sinks: [{influxdb: {measurement: spread, tags: [symbol]}}]}
   high: {sinks: [{influxdb: {measurement: high, tags: [symbol]}}]}
+  traded: {sinks: [{influxdb: {measurement: traded, tags: [symbol]}}]}
   wrong: {sinks: [{influxdb: {measurement: wrong}}]}
 """
 CODE = """
@@ -49,6 +51,14 @@ def spread(quotes):
 
 def high(quotes, *, least):
     return quotes.where(F.col("price") > least).select("symbol", F.col("price").alias("value"), "time")
+
+
+def traded(quotes, trades):
+    one = quotes.withWatermark("time", "1 minute").alias("one")
+    other = trades.withWatermark("time", "1 minute").alias("other")
+    near = F.expr("one.time between other.time - interval 5 seconds and other.time")
+    joined = one.join(other, (F.col("one.symbol") == F.col("other.symbol")) & near)
+    return joined.selectExpr("one.symbol as symbol", "other.price - one.price as value", "other.time as time")
 
 
 def wrong(quotes):
@@ -132,6 +142,26 @@ def test_single_events_are_recounted_with_what_is_written_and_not_committed(job:
 
 
 @pytest.mark.full
+def test_a_join_on_a_key_is_recounted_from_both_its_topics(job: Job) -> None:
+    quotes = Topic([(0, "A", 100), (3000, "B", 50), (4000, "A", 110)])
+    trades = Topic([(2000, "A", 101), (5000, "B", 49), (9000, "A", 120), (10_000, "C", 1)])
+    points = {(2000, "A"): 1, (5000, "B"): -1, (9000, "A"): 10}
+    both = {"quotes": ({"0": 0}, {"0": 3}), "trades": ({"0": 0}, {"0": 4})}
+    topics: Any = SimpleNamespace(
+        messages=lambda topic, *where: (quotes if topic == "quotes" else trades).messages("quotes", *where),
+        end_offsets=lambda topic: (quotes if topic == "quotes" else trades).end_offsets(topic),
+    )
+    reached, names = Reach(None, 60_000, joined=True), {"quotes": "quotes", "trades": "trades"}
+    asked = Range("traded", both, 0)
+    damaged = points | {(9000, "A"): 11}
+    found, count = functions.recount(job, asked, reached, topics, names, compared(damaged))
+    assert (count, found.expected, found.missing, found.wrong, found.unexpected) == (7, 3, 0, 1, 0), found.examples
+    cut = Range("traded", both, 0, whole_only=True)
+    found, _ = functions.recount(job, cut, reached, topics, names, compared(points))
+    assert found.nothing == "short range"
+
+
+@pytest.mark.full
 def test_a_function_that_cannot_run_again_is_said(job: Job) -> None:
     with pytest.raises(DefinitionError, match="does not run as a batch query: RuntimeError: not in a batch"):
         recounted(job, "wrong", Topic([(0, "A", 1)]), {}, 1)
@@ -165,6 +195,9 @@ def plan(*operators: Operator, watermarks: tuple[Watermark, ...] = DELAY) -> Fin
         (plan(Operator(kind="transform with state")), "more than windows (transform with state)"),
         (plan(Operator(kind="opaque")), "more than windows"),
         (plan(Operator(kind="aggregation", keys=(TUMBLING,)), watermarks=()), "not known from its watermark"),
+        (plan(Operator(kind="join", detail="Inner")), Reach(None, 2000, joined=True)),
+        (plan(Operator(kind="join", detail="LeftOuter")), "more than windows (join)"),
+        (plan(Operator(kind="join", detail="Inner"), Operator(kind="aggregation", keys=(TUMBLING,))), "(join)"),
         (None, "no fingerprint"),
     ],
 )

@@ -8,15 +8,19 @@ import uuid
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
 from stack.generator import Trades
 from stack.trade_log import TradeLog
-from streamops.clients.influx import Points, line
+from streamops.clients.influx import Point, Points, line
 from streamops.clients.kafka import Ledger
-from streamops.model.definitions import InfluxSink, Recount, Source
+from streamops.model.definitions import InfluxSink, Recount, Source, parse
 from streamops.model.errors import StreamOpsError, UnreachableError
+from streamops.recount import functions
+from streamops.recount.functions import Job, Range
+from streamops.recount.reach import Reach
 from streamops.recount.recounting import Span, StagePlan, recount_source
 from streamops.recount.report import Comparison, Measured, verdict
 from streamops.settings import Settings
@@ -124,6 +128,54 @@ def test_right_points_are_clean_and_each_damage_is_noticed(written: Written) -> 
     deleted = written.recount()
     assert (deleted.missing, deleted.wrong, deleted.unexpected) == (1, 0, 2)
     assert not verdict((deleted,))[0]
+
+
+CODE = """
+from pyspark.sql import functions as F
+
+def average(trades):
+    return (
+        trades.withWatermark("time", "0 seconds")
+        .groupBy(F.window("time", "4 seconds", "1 second"), "symbol")
+        .agg(F.avg("price").alias("value"))
+        .select("symbol", "value", F.col("window.end").alias("time"))
+    )
+"""
+DEFINITION = """
+job: averages
+version: v1
+code: averages.py
+sources:
+  trades:
+    kafka: {topic: TOPIC}
+    schema: symbol string, price bigint, quantity bigint, time bigint
+    event_time: time
+    max_ahead: 1 day
+stages:
+  average: {sinks: [{influxdb: {measurement: TOPIC, tags: [symbol]}}]}
+"""
+
+
+def test_a_stage_without_words_is_compared_with_its_own_function(written: Written, tmp_path: Path) -> None:
+    (tmp_path / "averages.py").write_text(CODE)
+    job = Job(parse(DEFINITION.replace("TOPIC", written.topic)), {}, tmp_path)
+    at = written.start_ms + 77_000
+    written.points.write_lines([line(written.measurement, {"symbol": "AAPL"}, {"value": 1.5}, at)])
+    written.points.write_lines([line(written.measurement, {"symbol": "NEVER"}, {"value": 1.5}, at)])
+    written.points.delete(written.measurement, at + 1000, at + 1001, {"symbol": "AAPL"})
+    end = written.ledger.end_offsets(written.topic)
+    asked = Range("average", {"trades": ({"0": 0}, end)}, written.start_ms + SECONDS * 1000)
+
+    def points(start: int, stop: int) -> Iterator[Point]:
+        return written.points.read(written.measurement, start, stop, ("symbol",))
+
+    measured, count = functions.recount(
+        job, asked, Reach(4000, 0), written.ledger, {"trades": written.topic},
+        lambda sink, field: Comparison("average", sink.measurement, points, field=field),
+    )  # fmt: skip
+    assert (count, measured.by) == (RATE * SECONDS, "functions")
+    assert measured.expected > 20 * (SECONDS - 8)
+    assert (measured.missing, measured.wrong, measured.unexpected) == (1, 1, 1), measured.examples
 
 
 def test_an_absent_influxdb_may_come_back_and_a_refusal_does_not(stack: Settings) -> None:

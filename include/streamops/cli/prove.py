@@ -67,7 +67,7 @@ def show(report: Report) -> None:
         )
     console.out.print(rows)
     for item in report.measurements:
-        for line in (*item.examples, *item.notes):
+        for line in (*item.examples, *(f"{item.measurement}: {note}" for note in item.notes)):
             console.say(f"  {line}")
     for item in report.measurements:
         if item.nothing:

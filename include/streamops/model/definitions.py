@@ -260,7 +260,7 @@ class Stage(_Model):
     output: Literal["append", "update"] = "append"
     sinks: Annotated[tuple[Sink, ...], Field(min_length=1)]
     recount: Recount | None = None
-    deterministic: bool = True  # whether the same events give the same rows, whenever its function runs
+    deterministic: bool | None = None  # false: the same events may give other rows when its function runs again
     renamed_from: StageName | None = None  # its name in the version before: without state, it continues there
 
     @model_validator(mode="after")

@@ -14,11 +14,12 @@ class Reach:
     """How the points of a stage depend on time, in milliseconds.
 
     ``windows`` is how far a point's events may lie from it, None where each event is a point as it comes. ``delay``
-    is the least delay of its watermarks; None if nothing is ever dropped.
+    is the least delay of its watermarks; None if nothing is ever dropped. Of a join, a point's events may lie anywhere.
     """
 
     windows: int | None
     delay: int | None
+    joined: bool = False
 
 
 def reach(definition: Definition, stage: str, plan: Fingerprint | None) -> Reach | str:
@@ -29,11 +30,17 @@ def reach(definition: Definition, stage: str, plan: Fingerprint | None) -> Reach
     """
     if plan is None:
         return "there is no fingerprint of its plan"
-    if not definition.stages[stage].deterministic:
+    if definition.stages[stage].deterministic is False:
         return "its definition says that the same events do not always give the same rows (deterministic)"
     others = [name for name in plan.sources if not definition.sources[name].kafka]
     if others:
         return f"source {', '.join(others)} is not a topic, so there is no ledger to read again"
+    if [(item.kind, item.detail) for item in plan.operators] == [("join", "Inner")]:
+        return Reach(
+            None,
+            min((delay for item in plan.watermarks if (delay := _length(item.delay)) is not None), default=None),
+            joined=True,
+        )
     for operator in plan.operators:
         if operator.kind == "aggregation" and operator.window and operator.window.kind != "session":
             continue

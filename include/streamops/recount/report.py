@@ -26,7 +26,7 @@ WORDS: dict[Nothing, str] = {
     "not begun": "it has not committed anything yet",
     "no event": "no event was accepted between its offsets",
     "no closed window": "no window of it is closed yet",
-    "short range": "no window that began since then is closed",
+    "short range": "the range is too short: no window that began since then is closed, or it joins events before it",
     "no event counts": "none of its events counts",
     "too many events": "it has read more than the job's own function can be run over; recount since a later time",
 }
