@@ -15,9 +15,11 @@ from streamops.clients.kafka import Block
 from streamops.model.definitions import InfluxSink, Recount, Source, milliseconds, parse
 from streamops.model.errors import CheckpointError, DefinitionError, RefusedError
 from streamops.model.records import Deployment, StageStart, now
+from streamops.recount.reach import Reach
 from streamops.recount.recounting import Span, StagePlan, _Planner, recount_source, span
 from streamops.recount.report import WORDS, Comparison, Measured, verdict
 from streamops.spark import checkpoints
+from streamops.versions.fingerprints import Fingerprint
 
 T0 = 1_800_000_000_000  # a whole minute
 SOURCE = Source.model_validate(
@@ -508,6 +510,7 @@ stages:
   fresh: {sinks: [{influxdb: {measurement: fresh}}], recount: {source: trades, aggregate: count, window: 1 second}}
   broken: {sinks: [{influxdb: {measurement: broken}}], recount: {source: trades, aggregate: count, window: 1 second}}
   unsaid: {sinks: [{influxdb: {measurement: unsaid}}]}
+  whole_too: {sinks: [{influxdb: {measurement: whole_too}}]}
 """
 
 
@@ -515,7 +518,7 @@ def test_a_recount_says_what_it_left_out_and_a_damaged_checkpoint_is_not_clean(m
     def find_tail(store: object, prefix: str) -> checkpoints.Tail | None:
         if prefix.endswith("broken/"):
             raise CheckpointError("a file is missing")
-        return checkpoints.Tail(prefix, 3, {"trades": {"0": 9}}, 5000, "q", ()) if prefix.endswith("whole/") else None
+        return checkpoints.Tail(prefix, 3, {"trades": {"0": 9}}, 5000, "q", ()) if "/whole" in prefix else None
 
     monkeypatch.setattr(checkpoints, "find_tail", find_tail)
     monkeypatch.setattr(checkpoints, "current_epoch_prefix", lambda *_: "checkpoints/trades/d1/e1/")
@@ -523,10 +526,15 @@ def test_a_recount_says_what_it_left_out_and_a_damaged_checkpoint_is_not_clean(m
         job="trades", number=1, version="v1", artifact_sha256="a", runtime_sha256="r", created=now(), created_by="op",
         stages={"whole": StageStart(since_deployment=1)},
     )  # fmt: skip
+    stateless = Fingerprint(spark="4", output="append", provider="R", partitions=1, sources=("trades",))
     ledger: Any = SimpleNamespace(beginning_offsets=lambda topic: {"0": 0})
-    planner = _Planner(SimpleNamespace(), ledger, deployment, parse(STAGES), {}, {})  # type: ignore[arg-type]
+    planner = _Planner(SimpleNamespace(), ledger, deployment, parse(STAGES), {}, {}, {"whole_too": stateless})  # type: ignore[arg-type]
     assert [plan.stage for plan in planner.plans(set())["trades"]] == ["whole"]
-    assert planner.left_out == {"unsaid": "its definition does not say how (recount)"}
+    assert planner.left_out == {
+        "unsaid": "its definition does not say how (recount), and there is no fingerprint of its plan"
+    }
+    ((own, reached),) = planner.functions
+    assert (own.stage, own.records, reached) == ("whole_too", {"trades": ({"0": 0}, {"0": 9})}, Reach(None, None))
     assert [(item.stage, item.nothing, item.young) for item in planner.waiting] == [("fresh", "not begun", True)]
     good = Measured(stage="whole", measurement="whole", expected=3)
     assert verdict((good,), planner.damaged) == (False, "broken could not be recounted: a file is missing")
