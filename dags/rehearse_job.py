@@ -6,8 +6,8 @@ without letting it write. Once it has read all there is, both are watched for a 
 window by window, with rates, lateness, memory and processor of both, and the new one is dismissed.
 
 **When to use it.** Before an upgrade whose results should not change, or whose change you want to see first. *Demand a
-rehearsal* in `upgrade_job` refuses an upgrade without one. The conditions are those of a gapless upgrade: all stages
-run in real time and keep their state as it is, and the cluster has room for a second driver.
+rehearsal* in `upgrade_job` refuses an upgrade without one. All stages of both versions have to run in real time and
+keep their state as it is, and the cluster needs room for a second driver.
 
 **What it changes.** Nothing that runs. A number of a deployment is used up, and what was found is kept:
 `streamops rehearsals show ID`, with `--page FILE` as a page and with `--json` for programs. While both run, the machine

@@ -18,7 +18,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from streamops.model.errors import UnhealthyError, UnreachableError
+from streamops.model.definitions import Definition
+from streamops.model.errors import StreamOpsError, UnhealthyError
 from streamops.model.records import SHADOW_RUN, Shadow
 from streamops.spark import checkpoints
 from streamops.store import documents, keys
@@ -73,6 +74,7 @@ class ShadowRun:
         for stage in work.stages:
             stage.run, stage.ends = notes[stage.name].run, work.ends(stage)
         self._rounds: dict[str, list[float]] = {stage.name: [] for stage in work.stages}  # of batches, in seconds
+        self._before: Definition | None = None  # the version that writes
         self._looked = 0.0
         for stage in work.stages:
             stage.held = bool(self._reads(stage))
@@ -108,8 +110,9 @@ class ShadowRun:
                 self._judge(stage)
         if time.monotonic() - self._looked > LOOK_S:
             self._looked = time.monotonic()
-            with suppress(UnreachableError):
-                for name, until_ms in self.work.written_before().items():
+            with suppress(StreamOpsError):  # it is looked again soon
+                self._before = self._before or self.work.before()
+                for name, until_ms in self.work.written_by(self._before).items() if self._before else ():
                     self._readers[name].others_wrote(until_ms)
 
     def _go_on(self, stage: RunningStage) -> None:

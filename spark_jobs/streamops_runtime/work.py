@@ -291,22 +291,28 @@ class Work:
                 results.close()
             self.ledger.close()
 
-    def written_before(self) -> dict[str, int]:
+    def before(self) -> Definition | None:
+        """The version whose state this one continues, if any. Raises UnreachableError."""
+        job, number = self.launch.job, self.deployment.from_deployment
+        if number is None:
+            return None
+        return artifacts.load_manifest(self.store, job, jobs.deployment(self.store, job, number).version).definition
+
+    def written_by(self, before: Definition) -> dict[str, int]:
         """Stage -> the time up to which the version before has written its points, in milliseconds since the epoch.
 
         Raises:
             UnreachableError: the object store did not answer.
+            CheckpointError: what the version that runs has replaced meanwhile.
         """
-        job, number = self.launch.job, self.deployment.from_deployment
-        if number is None or (epoch := checkpoints.current_epoch(self.store, job, number)) is None:
-            return {}
-        before = artifacts.load_manifest(self.store, job, jobs.deployment(self.store, job, number).version)
+        job, number = self.launch.job, self.deployment.from_deployment or 0
+        epoch = checkpoints.current_epoch(self.store, job, number)
         written: dict[str, int] = {}
         for stage in self.stages:
             name, gate = stage.name, stage.gate
-            if not isinstance(gate, Results) or name not in before.definition.stages:
+            if not isinstance(gate, Results) or name not in before.stages or epoch is None:
                 continue
-            if before.definition.stages[name].realtime:
+            if before.stages[name].realtime:
                 found = documents.read(self.store, keys.results(job, name), ResultsPosition)
                 if found and found.value.deployment == number:
                     written[name] = gate.passed_ms(found.value.reached)
