@@ -194,8 +194,8 @@ def test_a_stage_is_watched_until_it_has_closed_the_windows_of_that_time_or_noth
     now_ms = int(AT.timestamp() * 1000)
     assert closed(StageStatus(watermark_ms=now_ms), AT)
     assert closed(StageStatus(quiet=True), AT)
-    assert closed(StageStatus(watermark_ms=now_ms - 1, last_commit=AT + timedelta(seconds=31)), AT)
-    assert not closed(StageStatus(watermark_ms=now_ms - 1, last_commit=AT + timedelta(seconds=9)), AT)
+    assert closed(StageStatus(watermark_ms=now_ms - 1, last_commit=AT + timedelta(seconds=121)), AT)
+    assert not closed(StageStatus(watermark_ms=now_ms - 1, last_commit=AT + timedelta(seconds=60)), AT)
     assert not closed(StageStatus(), AT)
     assert not closed(None, AT)
 

@@ -37,7 +37,7 @@ from streamops.spark import priority
 from streamops.store import documents, jobs, keys
 
 SILENT_S = 120  # without a word of the driver that works: an operation must not keep reconciliation away from it
-FEW_COMMITS_S = 30.0  # of a stage in real time: a watermark that has not moved meanwhile does not move
+FEW_COMMITS_S = 120.0  # of a stage in real time: a watermark that is further behind what it reads does not move
 RECENT_MS = 5_000  # results of windows that ended since then may still be on their way
 LAST_WORD_S = 30.0  # for the new driver to end, so that it makes no more objects where they are removed
 
