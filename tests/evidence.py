@@ -42,7 +42,11 @@ def told(read: Callable[[], str]) -> str:
 
 
 def _object(store: ObjectStore, key: str) -> str:
-    return json.dumps(json.loads(store.get(key).body), indent=1)
+    text = store.get(key).body.decode(errors="replace")
+    try:
+        return json.dumps(json.loads(text), indent=1)
+    except ValueError:  # what is damaged, or no JSON, is shown as it is
+        return text
 
 
 def _log(store: ObjectStore, job: str, since: datetime) -> str:
