@@ -142,11 +142,11 @@ class ShadowRun:
         Args:
             go_on: queries that are live go on; otherwise all end, because an unexpected driver took the lease before.
         """
+        with ThreadPoolExecutor(len(self._readers)) as pool:  # nothing is written until all of them have ended
+            list(pool.map(Results.close, self._readers.values()))
         for stage in self.work.stages:
-            reader = self._readers[stage.name]
-            reader.close()
             if isinstance(stage.gate, Results):
-                stage.gate.go_on(reader)
+                stage.gate.go_on(self._readers[stage.name])
         if not go_on or not all(stage.live for stage in self.work.stages):
             log.warning("the lease came unexpectedly: all queries start again")
             for stage in self.work.stages:

@@ -11,10 +11,11 @@ from streamops.model.errors import RefusedError
 from streamops.model.records import Control, Deployment
 from streamops.operations import checks, health, refilling, steps
 from streamops.operations.context import StepContext
-from streamops.operations.facts import Checked, Reserved
+from streamops.operations.facts import Checked, Reserved, Waited
 from streamops.operations.health import Health
 from streamops.operations.rehearsals import AsRun
 from streamops.operations.requests import NewVersion
+from streamops.operations.runbook import Step
 from streamops.store import jobs
 from streamops.store.object_store import ObjectStore
 from streamops.versions import libraries, verdicts
@@ -162,3 +163,20 @@ def look_shadow(context: StepContext) -> Health:
     """Whether the new version has read all there is."""
     found = jobs.status(context.ports.store, context.job, context.launch)
     return health.assess_shadow(found, context.launch, context.version().definition.stages)
+
+
+SHADOW = Step(
+    "shadow",
+    "prepare_shadow",
+    "Let the new driver run on a copy of the present state, without writing",
+    shadow,
+)
+SHADOWED = Step(
+    "shadowed",
+    "wait_shadow",
+    "Wait until it has read all there is",
+    lambda context: Waited(why=context.why),
+    look=look_shadow,
+    awaited="Shadow",
+    within=lambda asked: max(SHADOW_S, asked.healthy_timeout_s),
+)

@@ -57,6 +57,23 @@ class Events:
 
 
 @dataclass
+class Firsts:
+    """Where the events that were read begin, of which there may have been more before."""
+
+    _times: dict[int, int] = field(default_factory=dict)  # partition -> time of its first event
+
+    def take(self, events: Events) -> None:
+        """Note the first event of each partition."""
+        for partition in np.unique(events.partitions).tolist():
+            if partition not in self._times:
+                self._times[partition] = int(events.times[np.argmax(events.partitions == partition)])
+
+    def all_after_us(self, delay_us: int) -> int | None:
+        """The time after which all events were read, where one may come so late; None before any event."""
+        return max(self._times.values()) + delay_us if self._times else None
+
+
+@dataclass
 class EventReader:
     """Turns a source's records into events and counts what it rejects."""
 

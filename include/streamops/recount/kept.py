@@ -14,7 +14,7 @@ import numpy as np
 
 from streamops.model.conditions import parse
 from streamops.model.definitions import Recount, milliseconds
-from streamops.recount.events import Events
+from streamops.recount.events import Events, Firsts
 from streamops.recount.values import Value
 from streamops.recount.windows import Expected, Tags, Window, Windows, tags_of
 
@@ -147,7 +147,7 @@ class Each:
     beyond: int = 0
     newest_us: int = _NEVER
     stragglers: list[Straggler] = field(default_factory=list)  # whoever compares takes them from here
-    _begun: dict[int, int] = field(default_factory=dict)
+    _firsts: Firsts = field(default_factory=Firsts)
     _points: dict[int, dict[Tags, list[Value]]] = field(default_factory=dict)
     _closed_ms: int = _NEVER
 
@@ -158,7 +158,7 @@ class Each:
     @property
     def begun_us(self) -> int | None:
         """The time before which the events read are not all there were; None before any event."""
-        return max(self._begun.values()) + self._delay_us if self._begun else None
+        return self._firsts.all_after_us(self._delay_us)
 
     def first_whole_end_ms(self) -> int:
         """The first time of which all events were read."""
@@ -168,9 +168,7 @@ class Each:
         """Take events, which follow those taken before."""
         if not len(events.times):
             return
-        for partition in np.unique(events.partitions).tolist():
-            if partition not in self._begun:
-                self._begun[partition] = int(events.times[np.argmax(events.partitions == partition)])
+        self._firsts.take(events)
         self.newest_us = max(self.newest_us, int(events.times.max()))
         for time_ms, tags, value in self.rows(events):
             if time_ms <= self._closed_ms:

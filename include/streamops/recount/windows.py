@@ -21,7 +21,7 @@ import numpy as np
 
 from streamops.model.conditions import parse
 from streamops.model.definitions import Recount, milliseconds
-from streamops.recount.events import Events
+from streamops.recount.events import Events, Firsts
 from streamops.recount.values import Value, equal
 
 Tags = tuple[str, ...]
@@ -76,7 +76,7 @@ class Windows:
     newest_us: int = _NEVER
     _codes: dict[Any, int] = field(default_factory=dict)
     _tags: list[Tags] = field(default_factory=list)
-    _begun: dict[int, int] = field(default_factory=dict)  # partition -> time of its first event
+    _firsts: Firsts = field(default_factory=Firsts)
     _panes: dict[int, dict[int, list[Value]]] = field(default_factory=dict)  # pane -> code -> [sum, count]
     _late: dict[int, list[tuple[int, int, Value]]] = field(default_factory=dict)  # pane -> (order, code, value)
     _total: dict[int, list[Value]] = field(default_factory=dict)
@@ -95,7 +95,7 @@ class Windows:
     @property
     def begun_us(self) -> int | None:
         """The time before which the events read are not all there were; None before any event."""
-        return max(self._begun.values()) + self._delay_us if self._begun else None
+        return self._firsts.all_after_us(self._delay_us)
 
     def first_whole_end_ms(self) -> int:
         """End of the first window that began after the first event read."""
@@ -106,9 +106,7 @@ class Windows:
         """Count events, which follow those counted before."""
         if not len(events.times):
             return
-        for partition in np.unique(events.partitions).tolist():
-            if partition not in self._begun:
-                self._begun[partition] = int(events.times[np.argmax(events.partitions == partition)])
+        self._firsts.take(events)
         running = np.maximum.accumulate(np.maximum(events.times, self.newest_us))
         before = np.concatenate(([self.newest_us], running[:-1]))
         self.newest_us = int(running[-1])

@@ -398,21 +398,8 @@ REHEARSE_JOB = Runbook(
         ),
         steps.SUBMIT_STANDBY,
         steps.STANDBY,
-        Step(
-            "shadow",
-            "prepare_shadow",
-            "Let the new driver run on a copy of the present state, without writing",
-            replacing.shadow,
-        ),
-        Step(
-            "shadowed",
-            "wait_shadow",
-            "Wait until it has read all there is",
-            shadowed,
-            look=replacing.look_shadow,
-            awaited="Shadow",
-            within=lambda asked: max(replacing.SHADOW_S, asked.healthy_timeout_s),
-        ),
+        replacing.SHADOW,
+        replace(replacing.SHADOWED, act=shadowed),
         Step(
             "observe",
             "observe",

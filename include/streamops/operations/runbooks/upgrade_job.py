@@ -152,11 +152,6 @@ def commit_manifest(context: StepContext) -> Kept:
     return steps.commit_manifest(context, "export_and_restore")[0]
 
 
-def shadowed(context: StepContext) -> Waited:
-    """The new version may take over at any moment."""
-    return Waited(why=context.why)
-
-
 def keep(context: StepContext) -> Exported:
     """Copy the last state of the old version, which may not write any more, into the snapshot."""
     steps.await_stop(context)
@@ -257,23 +252,8 @@ UPGRADE_JOB = Runbook(
         ),
         steps.SUBMIT_STANDBY,
         steps.STANDBY,
-        Step(
-            "shadow",
-            "prepare_shadow",
-            "Gapless: let the new driver run on a copy of the present state, without writing",
-            replacing.shadow,
-            when=gapless,
-        ),
-        Step(
-            "shadowed",
-            "wait_shadow",
-            "Gapless: wait until it has read all there is",
-            shadowed,
-            look=replacing.look_shadow,
-            awaited="Shadow",
-            within=lambda asked: max(replacing.SHADOW_S, asked.healthy_timeout_s),
-            when=gapless,
-        ),
+        replace(replacing.SHADOW, title="Gapless: let the new driver run on a copy of the state", when=gapless),
+        replace(replacing.SHADOWED, title="Gapless: wait until it has read all there is", when=gapless),
         replace(steps.REQUEST_STOP, when=stops_first),
         replace(steps.AWAIT_STOP, when=stops_first),
         Step(
