@@ -20,7 +20,7 @@ from streamops.model.records import FINAL
 from streamops.operations import receipts, rehearsals
 from streamops.operations.operation import Request
 from streamops.operations.runbooks import UPGRADE_JOB
-from streamops.store import jobs
+from streamops.store import jobs, keys
 
 ASKED: dict[str, dict[str, object]] = {
     "deploy_job": {"version": "v1"},
@@ -167,6 +167,7 @@ def test_a_gapless_upgrade_marked_failed_anywhere_leaves_one_version_running(rig
         checks.one_writer(rig, versions[0])
         if not operation.started("hand_over"):
             assert (rig.record().launch, rig.record().deployment) == (before.launch, before.deployment)
+            assert not list(rig.store.list(keys.checkpoints(JOB, before.last_deployment + 1)))
         else:
             snapshots.verify(rig.store, snapshots.load(rig.store, JOB, f"s{number}"))
         checks.free(rig)

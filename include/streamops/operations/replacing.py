@@ -7,20 +7,21 @@ from dataclasses import dataclass
 
 from streamops import snapshots
 from streamops.model.definitions import Definition
-from streamops.model.errors import RefusedError
-from streamops.model.records import Control, Deployment
-from streamops.operations import checks, health, refilling, steps
+from streamops.model.errors import DeniedError, RefusedError
+from streamops.model.records import Control, Deployment, Shadow
+from streamops.operations import checks, health, refilling, steps, undo
 from streamops.operations.context import StepContext
-from streamops.operations.facts import Checked, Reserved, Waited
+from streamops.operations.facts import Checked, Dismissed, Reserved, Waited
 from streamops.operations.health import Health
 from streamops.operations.rehearsals import AsRun
 from streamops.operations.requests import NewVersion
 from streamops.operations.runbook import Step
-from streamops.store import jobs
+from streamops.store import documents, jobs, keys
 from streamops.store.object_store import ObjectStore
 from streamops.versions import libraries, verdicts
 from streamops.versions.artifacts import ArtifactManifest
 
+LAST_WORD_S = 30.0  # for the new driver to end, so that it makes no more objects where they are removed
 SHADOW_S = 600  # for reading all there is; the old version runs meanwhile, and nothing waits
 
 
@@ -163,6 +164,43 @@ def look_shadow(context: StepContext) -> Health:
     """Whether the new version has read all there is."""
     found = jobs.status(context.ports.store, context.job, context.launch)
     return health.assess_shadow(found, context.launch, context.version().definition.stages)
+
+
+def dismiss(context: StepContext) -> Dismissed:
+    """End a driver that never wrote, and remove its copy of the state and its feeds; what runs is left alone."""
+    facts = undo.dismiss(context)
+    store = context.ports.store
+    found = jobs.status(store, context.job, context.launch)
+    if found is not None:  # one that starts later finds its dismissal, and makes nothing
+
+        def look() -> bool:
+            return health.assess_stop(jobs.status(store, context.job, context.launch), context.launch).done
+
+        ended = context.until(look, LAST_WORD_S)
+        context.say(f"Launch {context.launch}: {'ended' if ended else 'does not answer; it ends once it looks'}")
+        facts = facts.model_copy(update={"ended": ended})
+    _remove(context)
+    return facts
+
+
+def _remove(context: StepContext) -> None:
+    """What only the new deployment had. Its record stays: numbers are never given again."""
+    store, number, job = context.ports.store, context.number, context.job
+    made = documents.read(store, keys.deployment(job, number), Deployment)
+    if made is None or made.value.created_by != context.operation.id:
+        return
+    steps.drop_feeds(context, number)
+    notes = [keys.feed(job, stage, number) for stage in made.value.stages]
+    for stage in made.value.stages:
+        shadow = documents.read(store, keys.shadow(job, stage), Shadow)
+        notes += [keys.shadow(job, stage)] if shadow and shadow.value.deployment == number else []
+    objects = [info.key for info in store.list(keys.checkpoints(job, number))]
+    try:
+        context.ports.retention().delete([*objects, *notes])
+    except DeniedError as error:
+        context.say(f"{len(objects):,} objects of deployment {number} stay: {error}")
+        return
+    context.say(f"Deployment {number}: {len(objects):,} objects of its copy of the state removed")
 
 
 SHADOW = Step(

@@ -11,6 +11,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from streamops.model.errors import StreamOpsError, UnreachableError
 from streamops_airflow.hooks.streamops import StreamOpsHook
+from streamops_airflow.triggers.threads import apart
 
 
 class StepTrigger(BaseTrigger):
@@ -49,11 +50,11 @@ class StepTrigger(BaseTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Poll; a server that does not answer is waited for until the deadline."""
         hook = StreamOpsHook(self.streamops_conn_id)
-        engine = await asyncio.to_thread(hook.watcher)
+        engine = await apart(hook.watcher)
         shown = ""
         while True:
             try:
-                done, why = await asyncio.to_thread(engine.poll, self.job, self.operation_id, self.step)
+                done, why = await apart(lambda: engine.poll(self.job, self.operation_id, self.step))
             except UnreachableError as error:
                 done, why = False, str(error)
             except StreamOpsError as error:

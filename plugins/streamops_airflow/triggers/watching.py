@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
-from collections.abc import AsyncIterator, Callable
-from concurrent.futures import Future
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator
+from typing import Any
 
 from airflow.sdk import Asset, AssetWatcher
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
@@ -18,25 +16,10 @@ from streamops.upkeep import scheduled
 from streamops.upkeep.watching import Finding, Found, Memory
 from streamops_airflow import runs
 from streamops_airflow.hooks.streamops import StreamOpsHook
+from streamops_airflow.triggers.threads import apart
 
-T = TypeVar("T")
 _LOOKER = Owner(kind="airflow")  # owns nothing: it only looks
 SHARE = 0.05  # of a processor that looking may take, on an installation with many jobs
-
-
-def _apart(call: Callable[[], T]) -> asyncio.Future[T]:
-    """Call in a thread of its own, which no one waits for at the end: a triggerer with such a look still stops."""
-    done: Future[T] = Future()
-
-    def work() -> None:
-        done.set_running_or_notify_cancel()
-        try:
-            done.set_result(call())
-        except Exception as error:
-            done.set_exception(error)
-
-    threading.Thread(target=work, daemon=True).start()
-    return asyncio.wrap_future(done)
 
 
 class WatchTrigger(BaseEventTrigger):
@@ -81,7 +64,7 @@ class WatchTrigger(BaseEventTrigger):
         while True:
             due, cost, trouble = tuple[Finding, ...](), 0.0, ""
             try:
-                found, pending, cost = await asyncio.wait_for(_apart(self._look), self.within_s)
+                found, pending, cost = await asyncio.wait_for(apart(self._look), self.within_s)
                 due = memory.worth(found, time.monotonic(), pending=pending)
             except TimeoutError:
                 trouble = f"a look did not end in {self.within_s:g} s and is given up"

@@ -11,11 +11,10 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from streamops.model.definitions import Definition, StageName
-from streamops.model.errors import DeniedError, NotFoundError, RefusedError, StreamOpsError, UnhealthyError
+from streamops.model.errors import NotFoundError, RefusedError, StreamOpsError, UnhealthyError
 from streamops.model.records import (
     FINAL,
     SHADOW_RUN,
-    Deployment,
     DriverStatus,
     Offsets,
     Shadow,
@@ -23,9 +22,9 @@ from streamops.model.records import (
     distance,
     now,
 )
-from streamops.operations import health, rehearsals, replacing, steps, undo
+from streamops.operations import rehearsals, replacing, steps
 from streamops.operations.context import StepContext
-from streamops.operations.facts import Checked, Dismissed, Facts, Finished, Reserved, Waited
+from streamops.operations.facts import Checked, Facts, Finished, Reserved, Waited
 from streamops.operations.health import Health
 from streamops.operations.operation import Operation
 from streamops.operations.rehearsals import Rehearsal, Side, StageTried
@@ -39,7 +38,6 @@ from streamops.store import documents, jobs, keys
 SILENT_S = 120  # without a word of the driver that works: an operation must not keep reconciliation away from it
 FEW_COMMITS_S = 120.0  # of a stage in real time: a watermark that is further behind what it reads does not move
 RECENT_MS = 5_000  # results of windows that ended since then may still be on their way
-LAST_WORD_S = 30.0  # for the new driver to end, so that it makes no more objects where they are removed
 
 
 class RehearseJob(NewVersion):
@@ -316,43 +314,6 @@ def _used(first: Seen | None, status: DriverStatus) -> Mapping[str, float | None
     return {"driver_cores": cores, "driver_bytes": status.memory_bytes}
 
 
-def dismiss(context: StepContext) -> Dismissed:
-    """End the new driver, and remove its copy of the state and its feeds; the version that runs is left alone."""
-    facts = undo.dismiss(context)
-    store = context.ports.store
-    found = jobs.status(store, context.job, context.launch)
-    if found is not None:  # one that starts later finds its dismissal, and makes nothing
-
-        def look() -> bool:
-            return health.assess_stop(jobs.status(store, context.job, context.launch), context.launch).done
-
-        ended = context.until(look, LAST_WORD_S)
-        context.say(f"Launch {context.launch}: {'ended' if ended else 'does not answer; it ends once it looks'}")
-        facts = facts.model_copy(update={"ended": ended})
-    _remove(context)
-    return facts
-
-
-def _remove(context: StepContext) -> None:
-    """What only the new deployment had. Its record stays: numbers are never given again."""
-    store, number, job = context.ports.store, context.number, context.job
-    made = documents.read(store, keys.deployment(job, number), Deployment)
-    if made is None or made.value.created_by != context.operation.id:
-        return
-    steps.drop_feeds(context, number)
-    notes = [keys.feed(job, stage, number) for stage in made.value.stages]
-    for stage in made.value.stages:
-        shadow = documents.read(store, keys.shadow(job, stage), Shadow)
-        notes += [keys.shadow(job, stage)] if shadow and shadow.value.deployment == number else []
-    objects = [info.key for info in store.list(keys.checkpoints(job, number))]
-    try:
-        context.ports.retention().delete([*objects, *notes])
-    except DeniedError as error:
-        context.say(f"{len(objects):,} objects of deployment {number} stay: {error}")
-        return
-    context.say(f"Deployment {number}: {len(objects):,} objects of its copy of the state removed")
-
-
 def finish(context: StepContext) -> Finished:
     """Write the receipt and show it. What belongs to the version that runs stays as it is."""
     steps.clear_leftovers(context, context.job)
@@ -410,11 +371,16 @@ REHEARSE_JOB = Runbook(
             within=lambda asked: asked.observe_s + asked.healthy_timeout_s,
         ),
         Step("compare", "compare", "Compare their results, and store and show what was found", compare),
-        Step("dismiss", "dismiss", "End the new driver, and remove its copy of the state and its feeds", dismiss),
+        Step(
+            "dismiss",
+            "dismiss",
+            "End the new driver, and remove its copy of the state and its feeds",
+            replacing.dismiss,
+        ),
         replace(steps.FINISH, act=finish),
     ),
     undo_plan=undo_plan,
-    undo={"dismiss": dismiss},
+    undo={"dismiss": replacing.dismiss},
     restoring="dismiss_new_version",
     forward=lambda operation: operation.done("compare"),
 )

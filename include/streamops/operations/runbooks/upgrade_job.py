@@ -212,7 +212,9 @@ def back_to(context: StepContext) -> int:
 
 def dismiss(context: StepContext) -> Dismissed:
     """End the new driver, and say before it is gone what the way back from the snapshot costs."""
-    return undo.dismiss(context, cost=_price(context) if context.operation.started("hand_over") else None)
+    if context.operation.started("hand_over"):
+        return undo.dismiss(context, cost=_price(context))
+    return replacing.dismiss(context) if context.operation.started("shadow") else undo.dismiss(context)
 
 
 def _price(context: StepContext) -> cost.Cost | None:
