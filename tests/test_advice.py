@@ -108,6 +108,7 @@ def test_a_silent_driver_is_pointed_out():
     quiet = look(100, a=stage(100))
     found = advise(Look(T + timedelta(seconds=40), quiet.status, quiet.ends))
     assert "said nothing for 40 s" in found.reasons[0]
+    assert "starts it again" in found.next_step  # nobody has to cancel it at once
 
 
 @pytest.mark.parametrize(

@@ -80,8 +80,8 @@ def advise(look: Look, earlier: Look | None = None, *, should_run: bool = False)
         return Advice(
             None,
             (),
-            "Look at the Spark master's page: a supervised driver is relaunched by the master; if none is there, "
-            f"run {again}.",
+            "Wait a minute: the master or the DAG reconcile starts it again. If it stays silent, read the runs of "
+            f"reconcile, then run {again}.",
             (f"The driver has said nothing for {silent:.0f} s.",),
         )
     if not status.stages:
