@@ -9,7 +9,7 @@ import pytest
 
 from streamops.model.definitions import Definition, parse
 from streamops.model.records import LEVEL, LIVE, SHADOW, DriverStatus, StageStatus, State
-from streamops.operations.health import assess_shadow
+from streamops.operations.health import Health, assess_shadow
 from streamops.operations.replacing import why_not_beside
 
 LIVE_JOB = """
@@ -94,3 +94,14 @@ def test_a_shadow_has_read_all_there_is_once_each_stage_says_so() -> None:
     assert not assess_shadow(status(a=done), "l", ["a", "b"]).done
     assert not assess_shadow(status(a=StageStatus(phase=LIVE, commits=5)), "l", ["a"]).done
     assert assess_shadow(status(State.FAILED, a=done), "l", ["a"]).failed
+
+
+def test_a_shadow_ends_before_the_running_version_takes_harm() -> None:
+    shadow, rate = status(a=StageStatus(phase=SHADOW, commits=1)), 10_000.0
+
+    def beside(**stage: Any) -> Health:
+        return assess_shadow(shadow, "l", ["a"], status(State.RUNNING, a=StageStatus(**stage)))
+
+    assert not beside(lag=500_000, input_rate=rate).failed
+    assert "700,000 rows behind" in (beside(lag=700_000, input_rate=rate).failed or "")
+    assert not beside(lag=5_000, input_rate=0.0).failed  # nothing comes

@@ -9,6 +9,9 @@ from streamops.model.records import FINAL, LEVEL, DriverStatus, Lease, StageStat
 
 MOST_FAILURES = 3  # of one stage's query in the warm driver
 
+STARVED_S = 60.0  # of what comes, that the running version may have left to read while another one runs beside it
+FEW_ROWS = 100.0  # a second; where fewer come, some rows are no lag
+
 
 @dataclass(frozen=True)
 class Health:
@@ -73,16 +76,35 @@ def assess_standby(status: DriverStatus | None, launch: str) -> Health:
     return Health(False, None, f"the driver is {status.state}")
 
 
-def assess_shadow(status: DriverStatus | None, launch: str, stages: Iterable[str]) -> Health:
-    """In shadow: each stage runs live and is level with the end of its sources, as its driver says."""
+def assess_shadow(
+    status: DriverStatus | None, launch: str, stages: Iterable[str], running: DriverStatus | None = None
+) -> Health:
+    """In shadow: each stage runs live and is level with the end of its sources, as its driver says.
+
+    Args:
+        running: what the version that writes says. It must not suffer: if it falls far behind, the shadow has failed.
+    """
     if status is None or status.launch != launch:
         return Health(False, None, f"launch {launch} has not reported yet: its driver is starting")
     if status.state in FINAL:
         return Health(False, status.reason or str(status.state), f"the driver ended: {status.reason or status.state}")
+    if starved := _starved(running):
+        return Health(False, starved, starved)
     found = [(name, status.stages.get(name)) for name in stages]
     if waiting := [_behind(name, stage) for name, stage in found if stage is None or stage.phase != LEVEL]:
         return Health(False, None, f"not read all there is yet: {', '.join(waiting)}")
     return Health(True, None, "every stage runs in shadow")
+
+
+def _starved(running: DriverStatus | None) -> str:
+    """Why the version that runs takes harm from the one beside it; empty if it does not."""
+    for name, stage in running.stages.items() if running else ():
+        if stage.lag > STARVED_S * max(stage.input_rate, FEW_ROWS):
+            return (
+                f"the machine does not carry both versions: {name} of the running one is {stage.lag:,} rows behind, "
+                f"more than comes in {STARVED_S:.0f} s; use stop_and_restart, or give the cluster more cores"
+            )
+    return ""
 
 
 def _behind(name: str, stage: StageStatus | None) -> str:

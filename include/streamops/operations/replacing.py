@@ -162,8 +162,10 @@ def shadow(context: StepContext) -> Reserved:
 
 def look_shadow(context: StepContext) -> Health:
     """Whether the new version has read all there is."""
-    found = jobs.status(context.ports.store, context.job, context.launch)
-    return health.assess_shadow(found, context.launch, context.version().definition.stages)
+    store, before = context.ports.store, context.before.launch
+    found = jobs.status(store, context.job, context.launch)
+    running = jobs.status(store, context.job, before) if before else None
+    return health.assess_shadow(found, context.launch, context.version().definition.stages, running)
 
 
 def dismiss(context: StepContext) -> Dismissed:
