@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -103,5 +103,18 @@ def test_a_shadow_ends_before_the_running_version_takes_harm() -> None:
         return assess_shadow(shadow, "l", ["a"], status(State.RUNNING, a=StageStatus(**stage)))
 
     assert not beside(lag=500_000, input_rate=rate).failed
-    assert "700,000 rows behind" in (beside(lag=700_000, input_rate=rate).failed or "")
+    assert "a of the running one is 70 s behind" in (beside(lag=700_000, input_rate=rate).failed or "")
     assert not beside(lag=5_000, input_rate=0.0).failed  # nothing comes
+
+
+def test_a_version_in_batches_is_behind_by_what_came_since_its_last_batch_was_planned() -> None:
+    shadow = status(a=StageStatus(phase=SHADOW, commits=1))
+
+    def ago(seconds: float, **stage: Any) -> bool:
+        told = StageStatus(batch_ms=30_000, last_commit=AT - timedelta(seconds=seconds), input_rate=10_000.0, **stage)
+        return bool(assess_shadow(shadow, "l", ["a"], status(State.RUNNING, a=told)).failed)
+
+    assert not ago(20)
+    assert ago(40)
+    assert ago(20, lag=200_000)  # more than a batch may hold
+    assert not ago(40, quiet=True)
