@@ -89,7 +89,7 @@ def assess_shadow(
         return Health(False, None, f"launch {launch} has not reported yet: its driver is starting")
     if status.state in FINAL:
         return Health(False, status.reason or str(status.state), f"the driver ended: {status.reason or status.state}")
-    if starved := _starved(running):
+    if starved := _starved(running) if running else "":
         return Health(False, starved, starved)
     found = [(name, status.stages.get(name)) for name in stages]
     if waiting := [_behind(name, stage) for name, stage in found if stage is None or stage.phase != LEVEL]:
@@ -97,9 +97,9 @@ def assess_shadow(
     return Health(True, None, "every stage runs in shadow")
 
 
-def _starved(running: DriverStatus | None) -> str:
+def _starved(running: DriverStatus) -> str:
     """Why the version that runs takes harm from the one beside it; empty if it does not."""
-    for name, stage in running.stages.items() if running else ():
+    for name, stage in running.stages.items():
         if (late := _late_s(stage, running.updated)) > STARVED_S:
             return (
                 f"the machine does not carry both versions: {name} of the running one is {late:.0f} s behind, "
