@@ -25,14 +25,16 @@ from streamops.spark import checkpoints
 from streamops.store import documents, keys
 from streamops_runtime import code, stages
 from streamops_runtime.results import Results, end_of_results
-from streamops_runtime.stages import Phase, RunningStage, far
+from streamops_runtime.stages import LIVE_BATCH_S, Phase, RunningStage, far
 
 if TYPE_CHECKING:
     from streamops_runtime.work import Work
 
 SHORT_S = 8.0  # a round of batches that leaves little to read
 _SHORTER = 0.9  # of the shortest round
+FEW_LEFT = 20_000  # events, which code that is still cold reads in some seconds
 LEVEL_S = 2.0  # behind the end of its sources, right after a commit
+BATCHES_S = 5.0  # the same beside a version in batches, whose results are no sooner there
 FEW = 100  # rows, which are no lag
 
 LOOK_S = 2.0  # between two looks at how far the version that writes has come
@@ -119,8 +121,10 @@ class ShadowRun:
         """Begin a stage's next round, or go live."""
         rounds = self._rounds[stage.name]
         rounds.append(time.monotonic() - stage.began)
-        log.info("stage %s: a round of batches took %.1f s", stage.name, rounds[-1])
-        self._start(stage, Phase.CATCHING_UP if another_round(rounds) else Phase.SHADOW)
+        left = stage.lag if self.work.measure(stage) else None
+        log.info("stage %s: a round of batches took %.1f s, and left %s rows", stage.name, rounds[-1], left)
+        few = left is not None and left <= FEW_LEFT and not self._reads(stage)
+        self._start(stage, Phase.CATCHING_UP if another_round(rounds) and not few else Phase.SHADOW)
 
     def _judge(self, stage: RunningStage) -> None:
         """Say whether a live stage reads the present, as its last commit shows; one that will not get there in time
@@ -128,7 +132,10 @@ class ShadowRun:
         """
         status = self.work.progress[stage.name].status
         log.info("stage %s is %s rows behind, of %.0f that come a second", stage.name, stage.lag, status.input_rate)
-        stage.phase = Phase.LEVEL if is_level(stage.lag, status.input_rate) else Phase.SHADOW
+        old = self._before.stages.get(stage.name) if self._before else None
+        most_s = BATCHES_S if old and not old.realtime else LEVEL_S
+        ending_s = max(0.0, status.batch_ms / 1000 - LIVE_BATCH_S)
+        stage.phase = Phase.LEVEL if is_level(stage.lag, status.input_rate, most_s + ending_s) else Phase.SHADOW
         read = any(stage in self._reads(other) and not other.held for other in self.work.stages)
         first = status.commits == stage.committed + 1  # it takes in what had gathered before
         if not (read or first) and far(stage.lag, status.processed_rate):
@@ -167,6 +174,10 @@ def another_round(rounds: Sequence[float]) -> bool:
     return rounds[-1] > SHORT_S and in_vain < 2
 
 
-def is_level(lag: int, rate: float) -> bool:
-    """Whether a live stage reads the present: rows left to read at a commit, and rows that come a second."""
-    return lag <= max(LEVEL_S * rate, FEW)
+def is_level(lag: int, rate: float, most_s: float) -> bool:
+    """Whether a live stage reads the present: rows left to read at a commit, and rows that come a second.
+
+    Args:
+        most_s: the most seconds of rows that may be left, among them those that came while the batch was committed.
+    """
+    return lag <= max(most_s * rate, FEW)

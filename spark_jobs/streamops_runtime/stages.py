@@ -24,7 +24,7 @@ from streamops_runtime.sinks import check_columns
 from streamops_runtime.sources import accepted
 from streamops_runtime.streams import Places, raw_stream
 
-LIVE_BATCH = "10 seconds"  # between two commits in real time; results pause while one is made
+LIVE_BATCH_S = 10  # between two commits in real time; results pause while one is made
 FAR_S = 30.0  # of reading at its present pace: a live stage that is so far behind gets there sooner in batches
 FEW_ROWS = 100.0  # a second; one that reads fewer is not judged by them
 
@@ -151,7 +151,7 @@ def start(
     )
     if isinstance(stage.gate, Results):
         stage.gate.begin(live=stage.live)
-        writer = to_topic(writer, servers, stage.gate.topic, LIVE_BATCH if stage.live else None)
+        writer = to_topic(writer, servers, stage.gate.topic, f"{LIVE_BATCH_S} seconds" if stage.live else None)
     else:
         stage.gate.failure = None
         writer = writer.foreachBatch(stage.gate)

@@ -28,11 +28,11 @@ def test_the_second_round_in_vain_is_the_last() -> None:
 
 
 def test_a_stage_is_level_once_a_commit_leaves_some_seconds_to_read() -> None:
-    assert is_level(15_000, 10_000)
-    assert not is_level(21_000, 10_000)
-    assert not is_level(30_000, 10_000)
+    assert is_level(15_000, 10_000, 2)
+    assert not is_level(21_000, 10_000, 2)
+    assert is_level(21_000, 10_000, 5)
 
 
 def test_few_rows_are_no_lag_where_little_comes() -> None:
-    assert is_level(100, 0)
-    assert not is_level(101, 0)
+    assert is_level(100, 0, 2)
+    assert not is_level(101, 0, 2)
