@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import socket
+import time
 import uuid
-from contextlib import AbstractContextManager
+from collections.abc import Container
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
 from typing import Literal
 
-from demos.fleet.recount import Recounted, recount
+from demos.fleet.recount import Fields, Key, Recounted, recount, stored
 from demos.fleet.simulators import simulator
 from fresh_job import wait_for
 from streamops.clients.influx import Points
@@ -29,7 +31,8 @@ class Fleet:
         mark = uuid.uuid4().hex[:8]
         self.name, self.measurement = f"fleet-{mark}", f"pings_{mark}"
         self.settings, self.store = settings, ObjectStore(settings)
-        self.alpha, self.ledgers = directory / "alpha", (directory / "alpha.jsonl", directory / "beta.jsonl")
+        self.alpha = directory / "alpha"
+        self.ledgers = {fleet: directory / f"{fleet}.jsonl" for fleet in ("alpha", "beta")}
         self.port = _free_port()
         self.alpha.mkdir()
         for version in ("v1", "v2"):
@@ -53,7 +56,7 @@ class Fleet:
     def simulator(self, name: Literal["alpha", "beta"], vehicles: int = 10) -> AbstractContextManager[None]:
         """A simulator at work; without vehicles, beta only serves what it has given out before."""
         place = ["--directory", str(self.alpha)] if name == "alpha" else ["--port", str(self.port)]
-        ledger = str(self.ledgers[name == "beta"])
+        ledger = str(self.ledgers[name])
         return simulator(name, *place, "--ledger", ledger, "--vehicles", str(vehicles), "--interval", "2")
 
     def status(self) -> DriverStatus | None:
@@ -64,18 +67,20 @@ class Fleet:
         found = self.status()
         return found.stages["vehicles"].source_faults if found and found.stages else {}
 
-    def recount(self) -> Recounted:
-        points = Points(self.settings)
-        try:
-            return recount(points, self.measurement, self.ledgers)
-        finally:
-            points.close()
+    def points(self) -> dict[Key, Fields]:
+        """All points."""
+        with closing(Points(self.settings)) as points:
+            return stored(points, self.measurement, 0, int(time.time() * 1000) + 60_000)
 
-    def recounted(self) -> Recounted:
-        """What is there once every ping of the ledgers can have been read."""
+    def recount(self, plain: Container[Key] | None = None) -> Recounted:
+        with closing(Points(self.settings)) as points:
+            return recount(points, self.measurement, self.ledgers, plain)
+
+    def recounted(self, plain: Container[Key] | None = None) -> Recounted:
+        """What is there once every ping of the ledgers can have been read; ``plain`` as ``recount`` takes it."""
         with self.simulator("beta", vehicles=0):
-            wait_for(lambda: self.recount().missing == 0, 270, "every ping as a point")
-            return self.recount()
+            wait_for(lambda: self.recount(plain).missing == 0, 270, "every ping as a point")
+            return self.recount(plain)
 
     def saved(self) -> int:
         found = self.recount()

@@ -164,9 +164,14 @@ def _key_names(source: Source) -> list[str]:
 
 
 def _from_csv(value: Column, schema: StructType) -> Column:
-    """A line as a struct; a line with too few or too many columns, or a wrong one, is kept whole as corrupt."""
+    """A line as a struct; a line with too few or too many columns, or a wrong one, is kept whole as corrupt.
+
+    Nothing between two commas is null, and "" is an empty text: Spark takes both for null, unless null is written as
+    something that no line holds.
+    """
     wide = StructType([*schema.fields, StructField(_CORRUPT, StringType())])
-    return F.from_csv(value, _ddl(wide), {"columnNameOfCorruptRecord": _CORRUPT, "mode": "PERMISSIVE"})
+    options = {"columnNameOfCorruptRecord": _CORRUPT, "mode": "PERMISSIVE", "nullValue": "\0"}
+    return F.from_csv(value, _ddl(wide), options)
 
 
 def _ddl(schema: StructType) -> str:

@@ -116,4 +116,5 @@ def test_the_fleet_demo_tells_its_story(stack: Settings, tmp_path: Path) -> None
     assert report["case_1"]["meantime"] > 0
     assert report["case_2"]["library"] == ["fleet_types/v1", "fleet_types/v2"]
     assert len(set(report["case_2"]["artifact_sha256"])) == 1
+    assert all(report["case_2"]["pings_with_codes"][fleet] > 0 for fleet in ("alpha", "beta"))
     assert f"{report['recount']['pings']:,}" in page.read_text()

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from demos.fleet.recount import CODES, Key, with_codes
 from fresh_fleet import LIBRARY, Fleet
 from fresh_job import as_root, wait_for
 from streamops.clients.airflow import Airflow
-from streamops.clients.influx import Points
 from streamops.model.errors import StreamOpsError
 from streamops.operations.follow import Runbooks, request
 from streamops.operations.operation import Operation
@@ -26,18 +27,9 @@ pytestmark = [pytest.mark.stack, pytest.mark.long]
 PATIENT = {"healthy_timeout_s": 600}  # the machine may be busy with other tests
 
 
-def fields(fleet: Fleet, seconds: int) -> dict[str, int]:
-    """Field -> how many points of the last seconds have it."""
-    points = Points(fleet.settings)
-    try:
-        rows = points.records(
-            f'from(bucket: "{fleet.settings.influx_bucket}") |> range(start: -{seconds}s)'
-            f' |> filter(fn: (r) => r._measurement == "{fleet.measurement}")'
-            ' |> group(columns: ["_field"]) |> count()'
-        )
-        return {row["_field"]: row["_value"] for row in rows}
-    finally:
-        points.close()
+def new_codes(fleet: Fleet, plain: Container[Key]) -> Counter[str]:
+    """How many pings that were written since then have codes, by fleet."""
+    return with_codes(fields for key, fields in fleet.points().items() if key not in plain)
 
 
 @pytest.fixture
@@ -73,7 +65,6 @@ def test_jobs_come_back_on_the_new_library_and_their_artifacts_stay_as_they_were
         wait_for(lambda: fleet.saved() > 30, 270, "pings of both fleets as points")
         before = deployment()
         assert before.library.label == "fleet_types/v1"
-        assert "obd_codes" not in fields(fleet, 600)
 
         broken = Path(shutil.copytree(LIBRARY / "v2", tmp_path / "broken"))
         (broken / "library.yaml").write_text("library: fleet_types\nversion: broken\n")
@@ -89,15 +80,16 @@ def test_jobs_come_back_on_the_new_library_and_their_artifacts_stay_as_they_were
 
         done = run("shutdown_cluster", library="fleet_types/v2", stop_timeout_s=120)
         assert set(done.facts("check")["library_verdicts"]) == {fleet.name}
-        saved = fleet.saved()
+        plain = fleet.points()
+        assert plain
+        assert not [key for key, fields in plain.items() if CODES in fields]
         run("restart_cluster", **PATIENT)
-        wait_for(lambda: fleet.saved() > saved + 20, 360, "pings after the restart")
+        wait_for(lambda: set(new_codes(fleet, plain)) == {"alpha", "beta"}, 360, "pings of both fleets with codes")
         after = deployment()
         assert after.library.label == "fleet_types/v2"
         assert after == before.model_copy(update={"library": after.library})
         published = artifacts.load_manifest(fleet.store, fleet.name, "v1")
         assert (after.artifact_sha256, after.runtime_sha256) == (published.artifact_sha256, published.runtime_sha256)
-        wait_for(lambda: fields(fleet, 30).get("obd_codes", 0) > 0, 180, "points with the new field")
-    found = fleet.recounted()
+    found = fleet.recounted(plain)
     assert found.clean, found
     run("cancel_job", job=fleet.name)

@@ -15,7 +15,7 @@ from streamops.settings import Settings
 from support import Operator, pythons
 
 WAIT_S = 300  # finds what hangs
-BAD_LINES = "no ping at all\n1HGCM82633A004352,41.0\n1HGCM82633A004352,north,-90.0,1700000000.0\n"
+BAD_LINES = 'no ping at all\n1HGCM82633A004352,41.0\n1HGCM82633A004352,north,-90.0,1700000000.0,""\n'
 
 
 @pytest.mark.stack

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import sys
 from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
+from demos.fleet.alpha import line
+from demos.fleet.vehicles import Ping
 from streamops.model.definitions import Source
 from streamops.model.errors import DefinitionError
 from streamops.recount.events import EventReader
+from streamops.settings import REPOSITORY
 from streamops_runtime.sources import accepted, schema_of
 from streamops_runtime.validate import RECORD
 
@@ -26,8 +31,12 @@ def source(**more: Any) -> Source:
 
 
 def read(spark: SparkSession, values: list[bytes | None], described: Source) -> list[Any]:
+    return rows_of(spark, values, described).collect()
+
+
+def rows_of(spark: SparkSession, values: list[bytes | None], described: Source) -> DataFrame:
     raw = spark.createDataFrame([(value, AT) for value in values], RECORD)
-    return accepted("s", described, raw, count=False).collect()
+    return accepted("s", described, raw, count=False)
 
 
 def test_a_good_trade_arrives_with_its_time_as_a_timestamp(spark: SparkSession) -> None:
@@ -108,3 +117,34 @@ def test_every_kind_of_event_time_means_the_same(spark: SparkSession, kind: str,
 def test_a_wrong_schema_is_refused(spark: SparkSession, more: dict[str, str], says: str) -> None:
     with pytest.raises(DefinitionError, match=says):
         schema_of("s", source(**more))
+
+
+def csv() -> Source:
+    return Source.model_validate({"csv_tail": {"directory": "/d"}, "schema": "vin string, km double, codes string"})
+
+
+def test_an_empty_text_on_a_line_of_csv_is_a_text_and_an_empty_place_is_none(spark: SparkSession) -> None:
+    lines = [b'A,1.5,"P1 P2"', b'B,1.5,""', b"C,1.5,", b'"",1.5,x', b",1.5,x", b'D,"",x', b"E,1.5", b"F,1.5,x,more"]
+    assert [tuple(row) for row in read(spark, lines, csv())] == [("A", 1.5, "P1 P2"), ("B", 1.5, ""), ("", 1.5, "x")]
+
+
+@pytest.mark.parametrize(("version", "codes"), [("v1", [None] * 4), ("v2", ["", "P1 P2", "", "P1 P2"])])
+def test_of_the_fleets_libraries_the_second_reads_the_codes_of_both_fleets_and_the_first_of_none(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, version: str, codes: list[str | None]
+) -> None:
+    monkeypatch.syspath_prepend(REPOSITORY / "spark_jobs" / "fleet_types" / version)
+    monkeypatch.delitem(sys.modules, "fleet_types", raising=False)
+    pings = [Ping("A", 41.0, -90.0, AT_MS / 1000), Ping("B", 41.5, -90.5, AT_MS / 1000, ("P1", "P2"))]
+    sent = {
+        "alpha": ({"csv_tail": {"directory": "/d"}}, [line(ping).encode() for ping in pings]),
+        "beta": ({"http": {"url": "http://h"}}, [ping.as_json(sequence=1).encode() for ping in pings]),
+    }
+    library, found = importlib.import_module("fleet_types"), []
+    for fleet, (place, values) in sent.items():
+        schema = {"schema": f"fleet_types.{fleet.upper()}", "event_time": "time", "event_time_unit": "seconds"}
+        rows = rows_of(spark, values, Source.model_validate({**place, **schema}))
+        found += [row.asDict() for row in library.pings(rows, fleet).collect()]
+    assert [(row["fleet"], row["vin"], row["latitude"], row["longitude"]) for row in found] == [
+        (fleet, ping.vin, ping.latitude, ping.longitude) for fleet in sent for ping in pings
+    ]
+    assert [row.get("obd_codes") for row in found] == codes

@@ -7,9 +7,12 @@ import threading
 import time
 from itertools import islice
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from demos.fleet import alpha, beta
-from demos.fleet.recount import compare, expected
+from demos.fleet.recount import compare, expected, with_codes
 from demos.fleet.vehicles import CITIES, SPEED_KMH, Fleet, Vehicle, distance_km, read_ledger
 
 
@@ -49,7 +52,7 @@ def test_alpha_writes_one_file_per_vehicle_and_every_line_is_in_its_ledger(tmp_p
     written = alpha.run(tmp_path / "alpha", tmp_path / "alpha.jsonl", stopped, Fleet("alpha", 3, 0.1))
     lines = {line for path in (tmp_path / "alpha").iterdir() for line in path.read_text().splitlines()}
     entries = read_ledger(tmp_path / "alpha.jsonl")
-    told = {f"{e['vin']},{e['latitude']},{e['longitude']},{e['time']}" for e in entries}
+    told = {f'{e["vin"]},{e["latitude"]},{e["longitude"]},{e["time"]},"{" ".join(e["obd_codes"])}"' for e in entries}
     assert lines == told
     assert written == len(entries)
     assert {path.stem for path in (tmp_path / "alpha").iterdir()} == {entry["vin"] for entry in entries}
@@ -73,13 +76,34 @@ def test_beta_counts_on_after_a_restart_and_answers_in_order(tmp_path: Path) -> 
 
 def test_half_a_line_at_the_end_of_a_ledger_is_not_a_ping(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
-    path.write_text('{"vin": "A", "time": 1.125, "latitude": 1.0, "longitude": 2.0}\n{"vin": "B"')
-    assert expected([path]) == {("A", 1125): (1.0, 2.0)}
+    path.write_text('{"vin": "A", "time": 1.125, "latitude": 1.0, "longitude": 2.0, "obd_codes": []}\n{"vin": "B"')
+    assert expected({"beta": path}) == {("A", 1125): {"fleet": "beta", "latitude": 1.0, "longitude": 2.0}}
+
+
+def test_only_pings_that_were_read_before_codes_were_known_have_none(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    path.write_text(
+        "".join(
+            json.dumps({"vin": vin, "time": 1.0, "latitude": 1.0, "longitude": 2.0, "obd_codes": codes}) + "\n"
+            for vin, codes in (("A", ["P0301"]), ("B", ["P0420", "P0171"]), ("C", []))
+        )
+    )
+    found = expected({"alpha": path}, plain={("A", 1000)})
+    assert [found[vin, 1000].get("obd_codes") for vin in ("A", "B", "C")] == [None, "P0420 P0171", ""]
+    assert with_codes(found.values()) == {"alpha": 1}
+
+
+@pytest.mark.parametrize("other", [{"obd_codes": ""}, {"fleet": "beta"}, {"latitude": 9.0}, {"heading": 1.0}])
+def test_the_recount_compares_every_field(other: dict[str, Any]) -> None:
+    fields = {"fleet": "alpha", "latitude": 1.0, "longitude": 2.0, "obd_codes": "P0301"}
+    result = compare({("A", 1): fields}, {("A", 1): fields | other})
+    assert (result.wrong, result.clean) == (1, False)
 
 
 def test_the_recount_tells_missing_wrong_and_unexpected_points_apart() -> None:
-    wanted = {("A", 1): (1.0, 1.0), ("A", 2): (1.0, 1.0), ("B", 1): (1.0, 1.0)}
-    found = {("A", 1): (1.0, 1.0), ("A", 2): (9.0, 1.0), ("C", 1): (1.0, 1.0)}
+    one, other = {"latitude": 1.0}, {"latitude": 9.0}
+    wanted = {("A", 1): one, ("A", 2): one, ("B", 1): one}
+    found = {("A", 1): one, ("A", 2): other, ("C", 1): one}
     result = compare(wanted, found)
     assert (result.pings, result.missing, result.wrong, result.unexpected, result.clean) == (3, 1, 1, 1, False)
     assert result.examples == ("missing: B at 1", "wrong: A at 2", "unexpected: C at 1")

@@ -1,16 +1,22 @@
-"""The recount of the fleets: every ping of their ledgers must be a point, with its own position, and nothing else."""
+"""The recount of the fleets: every ping of their ledgers must be a point with all its fields, and nothing else."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import json
+from collections import Counter
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from demos.fleet.vehicles import read_ledger
 from streamops.clients.influx import Points
 
 Key = tuple[str, int]  # VIN, time in epoch ms
-Position = tuple[float, float]
+Fields = dict[str, Any]  # of a point, by name
+CODES = "obd_codes"
+_DAY_MS = 86_400_000
+_NO_TAGS = {"result", "table", "_time", "_field", "_value", "vin"}
 
 
 @dataclass(frozen=True)
@@ -29,19 +35,24 @@ class Recounted:
         return self.pings > 0 and not (self.missing or self.wrong or self.unexpected)
 
 
-def expected(ledgers: Iterable[Path]) -> dict[Key, Position]:
-    """What the ledgers say, by VIN and time."""
-    entries = [entry for path in ledgers for entry in read_ledger(path)]
-    return {
-        (str(entry["vin"]), round(float(str(entry["time"])) * 1000)): (
-            float(str(entry["latitude"])),
-            float(str(entry["longitude"])),
-        )
-        for entry in entries
-    }
+def expected(ledgers: Mapping[str, Path], plain: Container[Key] | None = None) -> dict[Key, Fields]:
+    """What the points of these pings must be, by VIN and time.
+
+    Args:
+        ledgers: by fleet.
+        plain: the pings of the time before the shared code knew codes; all of them when left out.
+    """
+    found = {}
+    for fleet, path in ledgers.items():
+        for entry in read_ledger(path):
+            key = str(entry["vin"]), round(entry["time"] * 1000)
+            fields = {"fleet": fleet, "latitude": entry["latitude"], "longitude": entry["longitude"]}
+            known = plain is not None and key not in plain
+            found[key] = fields | ({CODES: " ".join(entry[CODES])} if known else {})
+    return found
 
 
-def compare(wanted: Mapping[Key, Position], found: Mapping[Key, Position]) -> Recounted:
+def compare(wanted: Mapping[Key, Fields], found: Mapping[Key, Fields]) -> Recounted:
     """Pure comparison, with at most ten examples."""
     missing = sorted(key for key in wanted if key not in found)
     wrong = sorted(key for key in wanted if key in found and found[key] != wanted[key])
@@ -50,20 +61,40 @@ def compare(wanted: Mapping[Key, Position], found: Mapping[Key, Position]) -> Re
     return Recounted(len(wanted), len(missing), len(wrong), len(unexpected), tuple(told[:10]))
 
 
-def recount(points: Points, measurement: str, ledgers: Iterable[Path]) -> Recounted:
-    """Compare the points of a measurement with the ledgers. Raises UnreachableError."""
-    wanted = expected(ledgers)
-    times = [at for _, at in wanted]
-    if not times:
+def stored(points: Points, measurement: str, start_ms: int, end_ms: int) -> dict[Key, Fields]:
+    """The points of this time, to the second, each with all fields and tags that it has beside VIN and time.
+
+    Raises:
+        UnreachableError: InfluxDB does not answer.
+    """
+    rows = points.records(
+        f"from(bucket: {json.dumps(points.bucket)}) |> range(start: {start_ms // 1000}, stop: {-(-end_ms // 1000)})"
+        f" |> filter(fn: (r) => r._measurement == {json.dumps(measurement)})"
+        ' |> drop(columns: ["_start", "_stop", "_measurement"])'
+    )
+    found: dict[Key, Fields] = {}
+    for row in rows:
+        fields = found.setdefault((str(row.get("vin")), round(row["_time"].timestamp() * 1000)), {})
+        value = row["_value"]
+        fields[row["_field"]] = "" if value is None else value  # no other value is an empty place in the answer
+        fields |= {tag: row[tag] for tag in row.keys() - _NO_TAGS}
+    return found
+
+
+def recount(
+    points: Points, measurement: str, ledgers: Mapping[str, Path], plain: Container[Key] | None = None
+) -> Recounted:
+    """Compare the points of a measurement with the ledgers, as ``expected``. Raises UnreachableError."""
+    wanted = expected(ledgers, plain)
+    if not wanted:
         return Recounted(0, 0, 0, 0)
-    span = (min(times) - 86_400_000, max(times) + 86_400_000)
-    fields = {
-        name: {(tags[0], at): float(value) for at, tags, value in points.read(measurement, *span, ("vin",), name)}
-        for name in ("latitude", "longitude")
-    }
-    both = fields["latitude"].keys() | fields["longitude"].keys()
-    far = float("inf")
-    return compare(wanted, {key: (fields["latitude"].get(key, far), fields["longitude"].get(key, far)) for key in both})
+    times = [at for _, at in wanted]
+    return compare(wanted, stored(points, measurement, min(times) - _DAY_MS, max(times) + _DAY_MS))
+
+
+def with_codes(found: Iterable[Fields]) -> Counter[str]:
+    """How many of these points have a code, not only the field for it, by fleet."""
+    return Counter(str(fields["fleet"]) for fields in found if fields.get(CODES))
 
 
 def _named(missing: list[Key], wrong: list[Key], unexpected: list[Key]) -> list[tuple[str, list[Key]]]:

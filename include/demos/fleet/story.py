@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Container
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from statistics import median
 from typing import Any
 
-from demos.fleet.recount import Recounted, recount
+from demos.fleet.recount import CODES, Fields, Key, Recounted, recount, stored, with_codes
 from demos.fleet.simulators import simulator
 from demos.upgrade import HEALTHY_S, Story, machine, until
 from stack.layout import Layout
@@ -33,6 +34,7 @@ JOB, MEASUREMENT, NAME = "fleet-ingest", "pings", "fleet"
 CODE, LIBRARY = REPOSITORY / "spark_jobs" / "fleet_ingest", REPOSITORY / "spark_jobs" / "fleet_types"
 RUNBOOKS = ("deploy_job", "delete_job", "upgrade_job", "shutdown_cluster", "restart_cluster", "scale_cluster")
 REFERENCE_S = (20, 30)  # what the reference lab says of a killed node
+FLEETS = ("alpha", "beta")
 VEHICLES = 60  # of both fleets
 POLL_S = 0.5
 
@@ -56,7 +58,7 @@ class FleetStory:
         self.store, self.nodes = ObjectStore(self.settings), SupervisedNodes(self.settings)
         self.story = Story(self.say)
         home = self.layout.fleet
-        self.ledgers = (home / "alpha.jsonl", home / "beta.jsonl")
+        self.ledgers = {fleet: home / f"{fleet}.jsonl" for fleet in FLEETS}
         self.addresses = {"alpha": str(home / "alpha"), "beta": f"{self.layout.url('fleet-beta')}/pings"}
 
     def tell(self, stop_simulators: Callable[[], None]) -> dict[str, Any]:
@@ -76,15 +78,15 @@ class FleetStory:
             self._third_node()
             self._killed()
             self._case_1()
-            self._case_2()
+            plain = self._case_2()
             with self.story.part("Stop the simulators, and recount both ledgers"):
                 stop_simulators()
                 port = str(self.layout.port("fleet-beta"))
                 # Without vehicles beta gives out nothing new, and what it gave out before can still be read.
-                with simulator("beta", "--port", port, "--ledger", str(self.ledgers[1]), "--vehicles", "0"):
-                    missing = f"Pings stay missing: {self._recount().examples}"
-                    until(lambda: self._recount().missing == 0, 120, missing)
-                    counted = self._recount()
+                with simulator("beta", "--port", port, "--ledger", str(self.ledgers["beta"]), "--vehicles", "0"):
+                    missing = f"Pings stay missing: {self._recount(plain).examples}"
+                    until(lambda: self._recount(plain).missing == 0, 120, missing)
+                    counted = self._recount(plain)
                 self.say(f"  {counted.pings:,} pings: {counted.missing} missing, {counted.wrong} wrong, "
                          f"{counted.unexpected} unexpected")  # fmt: skip
         return self.found | {
@@ -100,8 +102,10 @@ class FleetStory:
 
     def _deploy(self) -> None:
         if jobs.record(self.store, JOB) is not None:
-            with self.story.part("An earlier story left the job behind: delete it (runbook delete_job)"):
+            with self.story.part("An earlier story left the job behind: delete it (runbook delete_job) and its points"):
                 self._run("delete_job")  # with its versions
+                with closing(Points(self.settings)) as points:
+                    points.delete(MEASUREMENT, 0, _now_ms())  # what has codes would keep them when it is written again
         with self.story.part("Publish the shared library and fleet-ingest v1, v2 and v3"):
             libraries.publish(self.store, LIBRARY / "v1")
             for version in ("v1", "v2", "v3"):
@@ -158,31 +162,33 @@ class FleetStory:
                 raise UnhealthyError("v3 logs pings, although it has no logging step.")
         self.found["case_1"] = {"snapshot": name, "logged": len(times), "meantime": meantime}
 
-    def _case_2(self) -> None:
+    def _case_2(self) -> dict[Key, Fields]:
+        """The points that were written before the ping had codes."""
         before = self._deployment()
         with self.story.part("Case 2: the ping gains obd_codes; shutdown, new shared library, restart"):
             libraries.publish(self.store, LIBRARY / "v2")
             self._run("shutdown_cluster", of_cluster=True, library="fleet_types/v2")
-            done = self._run("restart_cluster", of_cluster=True)
-            begun = done.steps["jobs_healthy"].finished or records.now()
-            with_codes: list[str] = []
+            stopped_ms, plain = _now_ms(), self._stored()
+            if any(CODES in fields for fields in plain.values()):
+                raise UnhealthyError("Points of the old shared library carry obd_codes already; it must not read them.")
+            self._run("restart_cluster", of_cluster=True)
 
-            def carry() -> bool:
-                with_codes[:] = self._with_codes(begun)
-                return len(with_codes) >= VEHICLES // 2
+            def codes() -> Counter[str]:
+                found = self._stored(stopped_ms - 60_000)
+                return with_codes(fields for key, fields in found.items() if key not in plain)
 
-            until(carry, 120, "New entries do not carry obd_codes; see the job's log.")
-            after = self._deployment()
+            until(lambda: set(codes()) == set(FLEETS), 120, "Not both fleets have obd_codes; see the job's log.")
+            found, after = codes(), self._deployment()
             if after.artifact_sha256 != before.artifact_sha256:
                 raise UnhealthyError("The job's artifact changed; it must stay as it was.")
-            self.say(
-                f"  {len(with_codes)} vehicles carry the field; artifact {after.artifact_sha256[:12]} before and after"
-            )
+            told = ", ".join(f"{fleet} {found[fleet]}" for fleet in FLEETS)
+            self.say(f"  pings with codes: {told}; artifact {after.artifact_sha256[:12]} before and after")
         self.found["case_2"] = {
             "library": [before.library.label if before.library else "", after.library.label if after.library else ""],
             "artifact_sha256": [before.artifact_sha256, after.artifact_sha256],
-            "vehicles_with_codes": len(with_codes),
+            "pings_with_codes": {fleet: found[fleet] for fleet in FLEETS},
         }
+        return plain
 
     # --- looks
 
@@ -217,23 +223,21 @@ class FleetStory:
         times = [item.time for item in self._latest() if item.more.get("fleet") == "beta"]
         return max(times, default=datetime.fromtimestamp(0, UTC))
 
-    def _with_codes(self, since: datetime) -> list[str]:
-        """Vehicles with a point since then that has the field, most of them with no code in it."""
+    def _stored(self, since_ms: int = 0) -> dict[Key, Fields]:
         with closing(Points(self.settings)) as points:
-            rows = points.records(
-                f'from(bucket: "{points.bucket}") |> range(start: {since.isoformat().replace("+00:00", "Z")})'
-                f' |> filter(fn: (r) => r._measurement == "{MEASUREMENT}" and r._field == "obd_codes")'
-                ' |> group(columns: ["vin"]) |> count()'
-            )
-        return sorted(str(row["vin"]) for row in rows)
+            return stored(points, MEASUREMENT, since_ms, _now_ms() + 60_000)
 
     def _logged(self, launch: str) -> list[str]:
         lines = joblogs.Reader(self.store, JOB).more()
         return [line.text for line in lines if line.logger == "sink.vehicles" and line.launch == launch]
 
-    def _recount(self) -> Recounted:
+    def _recount(self, plain: Container[Key]) -> Recounted:
         with closing(Points(self.settings)) as points:
-            return recount(points, MEASUREMENT, self.ledgers)
+            return recount(points, MEASUREMENT, self.ledgers, plain)
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)
 
 
 def _time(logged: str) -> datetime:
@@ -246,6 +250,7 @@ def summary(report: dict[str, Any]) -> list[str]:
     kills, low_high = report["kills"], "{} to {} s".format(*report["reference_s"])
     times = ", ".join(f"{item['seconds']} s" for item in kills["runs"])
     counted = report["recount"]
+    codes = ", ".join(f"{fleet} {count}" for fleet, count in report["case_2"]["pings_with_codes"].items())
     return [
         f"vehicles   {report['vehicles']} on the map",
         f"killed     beta continued after {times} (median {kills['median_s']:.1f} s; "
@@ -253,7 +258,7 @@ def summary(report: dict[str, Any]) -> list[str]:
         f"case 1     {report['case_1']['meantime']} pings of the meantime logged after snapshot "
         f"{report['case_1']['snapshot']}",
         f"case 2     {' -> '.join(report['case_2']['library'])}, "
-        f"{report['case_2']['vehicles_with_codes']} vehicles carry obd_codes; the job's artifact stayed as it was",
+        f"pings with obd_codes: {codes}; the job's artifact stayed as it was",
         f"recount    {counted['pings']:,} pings: {counted['missing']} missing, {counted['wrong']} wrong, "
         f"{counted['unexpected']} unexpected",
         f"           {'CLEAN' if counted['clean'] else 'NOT CLEAN'}",

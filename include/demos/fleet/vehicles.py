@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from itertools import cycle
 from pathlib import Path
+from typing import Any
 
 # Latitude and longitude in degrees.
 CITIES = {
@@ -146,7 +147,7 @@ class Ledger:
         self._file.flush()
 
 
-def read_ledger(path: Path) -> list[dict[str, object]]:
+def read_ledger(path: Path) -> list[dict[str, Any]]:
     """All whole lines of a ledger."""
     if not path.is_file():
         return []

@@ -38,7 +38,7 @@ def _cards(report: Mapping[str, Any]) -> str:
             (number(report["vehicles"]), "vehicles on the map", ""),
             (parts.seconds(kills["median_s"]), f"until beta continued (the reference lab: {low} to {high} s)", ""),
             (number(report["case_1"]["meantime"]), "pings of the meantime, logged at once after the update", ""),
-            (number(report["case_2"]["vehicles_with_codes"]), "vehicles carry the new field", ""),
+            (number(sum(report["case_2"]["pings_with_codes"].values())), "pings with codes at the first look", ""),
             (f"{number(off)} off", f"of {number(counted['pings'])} pings", "" if counted["clean"] else "bad"),
         ]
     )
@@ -66,12 +66,14 @@ def _kills(report: Mapping[str, Any]) -> str:
 
 def _cases(report: Mapping[str, Any]) -> str:
     one, two = report["case_1"], report["case_2"]
+    codes = " and ".join(f"{number(count)} of {escape(fleet)}" for fleet, count in two["pings_with_codes"].items())
     return (
         f"<h2>What changed while pings came</h2><p>A logging step was added from snapshot "
         f"<code>{escape(one['snapshot'])}</code>: {number(one['logged'])} pings were in the log at the first look, "
         f"{number(one['meantime'])} of them from the time in which no version ran. The step was removed again.</p>"
         f"<p>The shared library went from {escape(two['library'][0])} to {escape(two['library'][1])} with a restart of "
-        f"the cluster. The job's artifact is <code>{escape(two['artifact_sha256'][0][:12])}</code> before and "
+        f"the cluster; from then on pings carry codes, at the first look {codes}. The job's artifact is "
+        f"<code>{escape(two['artifact_sha256'][0][:12])}</code> before and "
         f"<code>{escape(two['artifact_sha256'][1][:12])}</code> after.</p>"
     )
 

@@ -3,8 +3,9 @@
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-ALPHA = "vin string, latitude double, longitude double, time double"
-BETA = f"{ALPHA}, sequence bigint"
+POSITION = "vin string, latitude double, longitude double, time double"
+ALPHA = f"{POSITION}, obd_codes string"  # all that is on a line must be named; the ping leaves the last of it out
+BETA = f"{POSITION}, sequence bigint"
 FIELDS = ("vin", "latitude", "longitude", "time", "fleet")
 
 
