@@ -35,6 +35,7 @@ KEPT = {
     "snapshot's data": f"{keys.snapshot_data(JOB, 'attempt-1', 'a')}metadata",
     "artifact": keys.artifact(JOB, "v1", "a" * 64),
     "cluster": keys.cluster(),
+    "inventory": keys.inventory(),
 }
 
 

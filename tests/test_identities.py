@@ -53,6 +53,7 @@ PLACES = {  # one key of each kind
     "receipt": keys.receipt(JOB, "deploy-1"),
     "operation": keys.operation(JOB, "deploy-1"),
     "cluster": keys.cluster(),
+    "inventory": keys.inventory(),
 }
 EVERYTHING = set(PLACES)
 UNVERSIONED = {"checkpoint", "warm-up", "control", "status", "second", "results", "log", "lease", "lock"}
@@ -64,7 +65,7 @@ MAY_WRITE = {
 MAY_DELETE = {
     "jobs": {"checkpoint", "warm-up", "second", "log"},
     "operations": set[str](),
-    "retention": EVERYTHING - {"runtime", "library", "lock", "receipt", "operation", "cluster"},
+    "retention": EVERYTHING - {"runtime", "library", "lock", "receipt", "operation", "cluster", "inventory"},
 }
 
 

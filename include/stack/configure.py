@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from contextlib import nullcontext
+from importlib import metadata
 from pathlib import Path
 
 import yaml
@@ -15,6 +16,7 @@ from stack import builds, postgres
 from stack.layout import REPOSITORY, Layout
 from stack.private import render_pairs, write_private
 from stack.programs import SPARE_WORKERS, WORKER_CORES, WORKERS, common_environment, kafka_jars
+from streamops.cluster.nodes import Inventory
 from streamops.model.errors import StreamOpsError
 
 
@@ -158,9 +160,9 @@ logger.deploy.level = info
 """
 
 
-def inventory(layout: Layout, pairs: dict[str, str]) -> None:
-    """The inventory of the nodes, and the private file with the password of their supervisors."""
-    nodes = [
+def nodes(layout: Layout) -> Inventory:
+    """The nodes of this stack."""
+    listed = [
         {
             "name": f"node-{number}",
             "supervisor": layout.supervisor_url(program),
@@ -172,11 +174,13 @@ def inventory(layout: Layout, pairs: dict[str, str]) -> None:
         }
         for number, program in enumerate(WORKERS + SPARE_WORKERS, 1)
     ]
-    listed = {
-        "master": {"supervisor": layout.supervisor_url("spark-master"), "program": "spark-master"},
-        "nodes": nodes,
-    }
-    text = yaml.safe_dump(listed, sort_keys=False)
+    master = {"supervisor": layout.supervisor_url("spark-master"), "program": "spark-master"}
+    return Inventory.model_validate({"master": master, "nodes": listed, "spark": metadata.version("pyspark")})
+
+
+def inventory(layout: Layout, pairs: dict[str, str]) -> None:
+    """The inventory of the nodes, and the private file with the password of their supervisors."""
+    text = yaml.safe_dump(nodes(layout).model_dump(mode="json"), sort_keys=False)
     layout.nodes_file.write_text(f"# The nodes of this stack, written again at every start. No secret here.\n{text}")
     secret = {"user": pairs["SUPERVISOR_USER"], "password": pairs["SUPERVISOR_PASSWORD"]}
     write_private(layout.nodes_private, render_pairs("Private: the nodes' supervisors.", secret))

@@ -185,6 +185,7 @@ def _start_all(layout: Layout, supervisor: Supervisor, say: Say) -> None:
     def spark() -> str:
         server("spark-master", ready.master, 150)
         store.result()  # which has the record of the members
+        cluster_record.publish_inventory(ObjectStore(Settings.load(layout.env_file)), nodes.load(layout.nodes_file))
         members = _members(layout)
         for worker in members:
             supervision.connect(layout).start(worker)

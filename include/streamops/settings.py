@@ -66,7 +66,9 @@ class Settings(BucketSettings):
         """
         path = path or Path(os.environ.get(ENV_FILE) or REPOSITORY / ".streamops" / "stack.env")
         if not path.is_file():
-            raise NotFoundError(f"No stack is set up: {path} does not exist. Run 'make up' first.")
+            raise NotFoundError(
+                f"No stack is set up: {path} does not exist. Run 'make up' first, or name an installation (--context)."
+            )
         return cls.model_validate({key.lower(): value for key, value in read_pairs(path).items()})
 
 

@@ -12,9 +12,10 @@ from fakes.nodes import PAGE, inventory
 from streamops.cluster import nodes
 from streamops.cluster.capacity import Need, require_capacity
 from streamops.cluster.membership import Target, change, missing, present
+from streamops.cluster.record import ClusterRecord
 from streamops.cluster.supervised_nodes import SupervisedNodes
-from streamops.cluster.view import members_of
-from streamops.model.definitions import Resources
+from streamops.cluster.view import Share, shares, view
+from streamops.model.definitions import Resources, parse
 from streamops.model.errors import NotFoundError, RefusedError
 from streamops.model.records import DriverStatus, State, now
 from streamops.settings import Settings
@@ -23,6 +24,15 @@ from streamops.spark.submission import SLOTS_PER_CORE
 
 THREE = inventory(3, 1)
 TWO = ("node-1", "node-2")
+DEFINITION = parse("""
+job: j
+version: v1
+code: j.py
+guarantee: at-least-once
+sources: {s: {kafka: {topic: t}, schema: "n bigint"}}
+stages: {a: {sinks: [{log: {format: "{n}"}}]}}
+resources: {cores: 8}
+""")
 
 
 def worker(at: int, state: str = "ALIVE", id_: str = "") -> dict[str, object]:
@@ -69,7 +79,13 @@ def test_a_job_runs_on_the_members_that_have_its_driver_or_its_executors() -> No
         job="j", deployment=1, launch="l", holder="h", state=State.RUNNING, started=now(), updated=now(),
         driver="driver-1", app_id="app-1",
     )  # fmt: skip
-    assert members_of(THREE, master, status) == {"node-1": 2, "node-2": 0}
+    found = shares(THREE, master, status, DEFINITION)
+    assert found == {"node-1": Share(False, 2, 4), "node-2": Share(True, 0, 0)}
+    assert [str(share) for share in found.values()] == ["2 executors with 4 cores", "driver"]
+    assert str(Share(True, 1, 2)) == "driver, 1 executor with 2 cores"
+    shown = view(THREE, ClusterRecord(), master, {"j": (status, DEFINITION)})
+    assert shown.jobs == {"j": found}
+    assert [member.drivers for member in shown.members] == [(), ("j",), ()]
 
 
 def test_scaling_out_takes_spare_nodes_in_the_order_of_the_inventory() -> None:

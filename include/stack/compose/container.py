@@ -56,13 +56,14 @@ def prepare(place: Layout, spark_home: Path, given: Path = SECRETS) -> dict[str,
 
 
 def init(place: Layout, pairs: dict[str, str]) -> None:
-    """Once at each start: bucket, identities, topic and databases, where they are missing.
+    """Once at each start: bucket, identities, topic and databases, where they are missing, and what nodes there are.
 
     Raises:
         StreamOpsError: a server did not answer in time.
     """
     for name, probe in (("minio", ready.minio), ("influxd", ready.influxd), ("kafka", ready.kafka)):
         ready.wait(name, probe, place, 120)
+    record.publish_inventory(ObjectStore(Settings.load(place.env_file)), configure.nodes(place))
     configure.airflow(place, pairs)
     configure.migrate_airflow(place, log=None)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -12,13 +11,14 @@ import typer
 from streamops.cli import console, options, verbs
 from streamops.cluster import record as cluster_record
 from streamops.cluster.supervised_nodes import SupervisedNodes
-from streamops.cluster.view import View, view
+from streamops.cluster.view import Shares, View, view
 from streamops.model.errors import RefusedError
 from streamops.operations.cluster_checks import should_run
 from streamops.operations.facts import ClusterChecked, Jobs, JobsCaughtUp, Members
 from streamops.settings import Settings
 from streamops.store import jobs
 from streamops.store.object_store import ObjectStore
+from streamops.versions import artifacts
 
 app = console.noun("Show the cluster; shut it down, start it again, or scale it.")
 
@@ -74,24 +74,19 @@ app.command("scale", context_settings={"ignore_unknown_options": True})(  # -1 i
 def look(settings: Settings, store: ObjectStore) -> View:
     """The cluster now."""
     nodes = SupervisedNodes(settings)
-    drivers = {}
+    running = {}
     for record in should_run(store):
         status = jobs.status(store, record.job, record.launch) if record.launch else None
-        if status and status.driver:
-            drivers[status.driver] = record.job
-    return view(nodes.inventory, cluster_record.read(store), nodes.master(), drivers, spark_version(settings))
-
-
-def spark_version(settings: Settings) -> str:
-    """As the name of a jar says, because the master's page does not say it; empty where there is no Spark."""
-    jar = next(iter(sorted((Path(settings.spark_home) / "jars").glob("spark-core_*.jar"))), None)
-    return f"Spark {jar.stem.rsplit('-', 1)[-1]}" if jar and settings.spark_home else ""
+        definition = artifacts.current(store, record)
+        if status and status.driver and definition:
+            running[record.job] = status, definition
+    return view(nodes.inventory, cluster_record.read(store), nodes.master(), running)
 
 
 def print_view(found: View) -> None:
-    """State, version, size, and a table of the members."""
+    """State, version, size, a table of the members, and one of the jobs on them."""
     console.say(f"State:   {found.state}")
-    console.say(f"Version: {found.version or 'unknown here'}")
+    console.say(f"Version: {found.version or 'unknown'}")
     console.say(f"Size:    {found.ready}/{found.desired}")
     if found.waiting:
         console.say(f"Jobs:    a restart brings back {', '.join(found.waiting)}")
@@ -111,6 +106,17 @@ def print_view(found: View) -> None:
             counted(member.executors),
         )
     console.out.print(rows)
+    if found.jobs:
+        console.say("")
+        rows = console.table("JOB", "MEMBERS", "ON", right=("MEMBERS",))
+        for job, members in found.jobs.items():
+            rows.add_row(job, str(len(members)), placed(members))
+        console.out.print(rows)
+
+
+def placed(members: Shares) -> str:
+    """What each member has of a job, in one line."""
+    return ", ".join(f"{name} ({share})" for name, share in members.items()) or "-"
 
 
 def counted(names: Iterable[str]) -> str:

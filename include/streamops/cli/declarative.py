@@ -11,8 +11,8 @@ from streamops import snapshots
 from streamops.cli import console, declared, verbs
 from streamops.cli.applying import Action, Present, PresentJob, decide
 from streamops.cli.declared import Declared, DeclaredCluster, DeclaredJob
-from streamops.cluster import nodes
 from streamops.cluster import record as cluster_record
+from streamops.cluster.supervised_nodes import SupervisedNodes
 from streamops.model.errors import NotFoundError, RefusedError
 from streamops.model.records import Deployment
 from streamops.operations.facts import Checked
@@ -84,7 +84,7 @@ def present(settings: Settings, item: Declared) -> Present:
     """What is there, as far as a document needs it."""
     if isinstance(item, DeclaredCluster):
         record = cluster_record.read(ObjectStore(settings))
-        wanted = record.wanted(nodes.load(settings.nodes_file))
+        wanted = record.wanted(SupervisedNodes(settings).inventory)
         return Present(settings.s3_bucket, len(wanted), cluster=record.state)
     name = item.name if isinstance(item, DeclaredJob) else item.job
     return Present(settings.s3_bucket, 0, {name: present_job(ObjectStore(settings), name)})
@@ -97,7 +97,7 @@ def present_job(store: ObjectStore, job: str) -> PresentJob:
         record=jobs.record(store, job),
         deployments=tuple(item.value for item in found if item),
         published=tuple(artifacts.versions(store, job)),
-        snapshots=tuple(manifest.name for manifest in snapshots.list(store, job)),
+        snapshots=tuple(entry.name for entry in snapshots.entries(store, job)),  # those that this host cannot check too
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 
 import typer
@@ -17,10 +18,7 @@ from streamops.wiring import questions
 
 def doctor(json: console.Json = False) -> None:
     """Say what is missing or does not answer."""
-    from stack import doctor as machine
-
-    found = [(item.what, item.ok, item.detail) for item in machine.doctor()]
-    found += list(servers())
+    found = [*machine(), *servers()]
     if json:
         console.show_json([dict(zip(("what", "ok", "detail"), item, strict=True)) for item in found])
     else:
@@ -29,6 +27,16 @@ def doctor(json: console.Json = False) -> None:
             console.say(f"{what:14} {detail}")
     if not all(ok for _, ok, _ in found):
         raise typer.Exit(1)
+
+
+def machine() -> Iterator[tuple[str, bool, str]]:
+    """What a stack needs of this machine; nothing where the installation's stack is elsewhere."""
+    from stack.doctor import doctor as looked_at
+
+    with suppress(NotFoundError):
+        if not Settings.load().spark_home:
+            return
+    yield from ((item.what, item.ok, item.detail) for item in looked_at())
 
 
 def servers() -> Iterator[tuple[str, bool, str]]:

@@ -11,9 +11,10 @@ from pydantic import BaseModel
 
 from streamops.cli import console, verbs
 from streamops.cli.advice import SILENT_S, Advice, Look, advise
+from streamops.cli.cluster import placed
 from streamops.clients.kafka import Ledger
 from streamops.cluster.supervised_nodes import SupervisedNodes
-from streamops.cluster.view import members_of
+from streamops.cluster.view import Shares, shares
 from streamops.model import records
 from streamops.model.errors import DamagedError, NotFoundError, StreamOpsError
 from streamops.model.records import FINAL, LIVE, Deployment, DriverStatus, JobRecord, Lease, Offsets, State
@@ -75,7 +76,7 @@ def show(job: Annotated[str, typer.Argument(help="The job.")], json: console.Jso
         if looks
         else None
     )
-    members = members_now(settings, status) if status and status.state not in FINAL else {}
+    members = members_now(settings, store, record, status) if status and status.state not in FINAL else {}
     if json:
         told = {"record": record, "deployment": deployment, "lease": lease, "status": status, "advice": advice}
         console.show_json({**told, "members": members})
@@ -95,8 +96,7 @@ def show(job: Annotated[str, typer.Argument(help="The job.")], json: console.Jso
         page = status.ui or "no page"
         console.say(f"driver on {status.host or '?'}, Spark application {status.app_id or '-'}, {page}")
         if members:
-            where = (f"{node} ({f'executors: {count}' if count else 'driver'})" for node, count in members.items())
-            console.say(f"on {len(members)} of the cluster's members: {', '.join(where)}")
+            console.say(f"on {len(members)} of the cluster's members: {placed(members)}")
         if advice:
             stages(status, advice)
     if advice is None:
@@ -160,11 +160,11 @@ def _value(store: ObjectStore, key: str, model: type[M]) -> M | None:
     return found.value if found else None
 
 
-def members_now(settings: Settings, status: DriverStatus) -> dict[str, int]:
-    """The members that a job runs on, with the number of its executors; empty where the cluster cannot be asked."""
+def members_now(settings: Settings, store: ObjectStore, record: JobRecord, status: DriverStatus) -> Shares:
+    """The members that a job runs on, and what each has of it; empty where the cluster cannot be asked."""
     try:
-        nodes = SupervisedNodes(settings)
-        return members_of(nodes.inventory, nodes.master(), status)
+        nodes, definition = SupervisedNodes(settings), artifacts.current(store, record)
+        return shares(nodes.inventory, nodes.master(), status, definition) if definition else {}
     except StreamOpsError:
         return {}
 

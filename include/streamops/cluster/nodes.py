@@ -47,6 +47,7 @@ class Inventory(_Model):
 
     master: Master
     nodes: Annotated[tuple[Node, ...], Field(min_length=1)]
+    spark: str = ""  # the version of Spark that they run, which no page of the master says
 
     @model_validator(mode="after")
     def _distinct(self) -> Inventory:

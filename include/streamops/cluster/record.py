@@ -1,4 +1,7 @@
-"""What should be of the cluster: its nodes, whether it was shut down on purpose, and the jobs that ran then."""
+"""What should be of the cluster: its nodes, whether it was shut down on purpose, and the jobs that ran then.
+
+Beside it lies a copy of the inventory, for hosts that look at the cluster and do not act on its nodes.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from streamops.cluster.nodes import Inventory
+from streamops.model.errors import NotFoundError
 from streamops.model.stored import Stored
 from streamops.store import documents, keys
 from streamops.store.object_store import ObjectStore
@@ -26,6 +30,28 @@ class ClusterRecord(Stored):
         """The nodes that should be members, in the order of the inventory; those that left it are gone."""
         names = self.nodes or inventory.initial()
         return tuple(name for name in inventory.names() if name in names)
+
+
+class PublishedInventory(Stored):
+    """Written by the stack when it starts. No one acts on a node by it: that takes a file, and a password."""
+
+    inventory: Inventory
+
+
+def publish_inventory(store: ObjectStore, inventory: Inventory) -> None:
+    """Let every host of the installation know the nodes. Raises ConflictError: others kept changing it."""
+    documents.update(store, keys.inventory(), PublishedInventory, lambda _: PublishedInventory(inventory=inventory))
+
+
+def published_inventory(store: ObjectStore) -> Inventory:
+    """The nodes as the stack knew them when it started last. Raises NotFoundError."""
+    found = documents.read(store, keys.inventory(), PublishedInventory)
+    if found is None:
+        raise NotFoundError(
+            "The nodes of this installation are not in its object store; its stack puts them there when it starts "
+            "('make down', then 'make up')."
+        )
+    return found.value.inventory
 
 
 def read(store: ObjectStore) -> ClusterRecord:

@@ -11,11 +11,13 @@ from typing import Any
 import httpx
 
 from streamops.clients.supervisor import Supervisor
-from streamops.cluster import nodes
+from streamops.cluster import nodes, record
 from streamops.cluster.membership import Program
 from streamops.cluster.nodes import Inventory
+from streamops.model.errors import RefusedError
 from streamops.settings import Settings
 from streamops.spark.master import DOWN, Master, parse_master
+from streamops.store.object_store import ObjectStore
 
 _TIMEOUT_S = 5.0
 MASTER = "master"
@@ -25,7 +27,8 @@ class SupervisedNodes:
     """Starts and stops the master and the workers, whichever host they are on.
 
     Raises (every method that asks a supervisor): UnreachableError when it does not answer or refuses the password;
-    NotFoundError when it does not know the program. Both name the supervisor.
+    NotFoundError when it does not know the program. Both name the supervisor. RefusedError on a host without an
+    inventory of its own: what the object store says of addresses is shown, and no password is ever sent there.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -34,8 +37,10 @@ class SupervisedNodes:
 
     @cached_property
     def inventory(self) -> Inventory:
-        """The nodes there are, read once."""
-        return nodes.load(self._settings.nodes_file)
+        """The nodes there are, read once: from this host's file, or as the stack has published them."""
+        if self._settings.nodes_file:
+            return nodes.load(self._settings.nodes_file)
+        return record.published_inventory(ObjectStore(self._settings))
 
     @cached_property
     def _private(self) -> dict[str, str]:
@@ -102,6 +107,8 @@ class SupervisedNodes:
         return tuple((str(item.get("appid", "")), str(item.get("id", ""))) for item in executors)
 
     def _of(self, name: str) -> tuple[Supervisor, str]:
+        if not self._settings.nodes_file:
+            raise RefusedError("This host does not act on nodes (NODES_FILE is empty); the runbooks in Airflow do.")
         if name == MASTER:
             url, program = self.inventory.master.supervisor, self.inventory.master.program
         else:

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from streamops.cluster.membership import present
 from streamops.cluster.nodes import Inventory
 from streamops.cluster.record import ClusterRecord
+from streamops.model.definitions import Definition
 from streamops.model.records import DriverStatus
 from streamops.spark.master import Master
-from streamops.spark.submission import mebibytes
+from streamops.spark.submission import executor_cores, mebibytes
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,22 @@ class Member:
 
 
 @dataclass(frozen=True)
+class Share:
+    """What one member has of a job; ``cores`` are those of its executors there."""
+
+    driver: bool
+    executors: int
+    cores: int
+
+    def __str__(self) -> str:
+        executors = f"{self.executors} executor{'s' * (self.executors > 1)} with {self.cores} cores"
+        return ", ".join(["driver"] * self.driver + [executors] * (self.executors > 0))
+
+
+Shares = Mapping[str, Share]  # by member
+
+
+@dataclass(frozen=True)
 class View:
     """``state``: running, incomplete, recovering, starting, stopping, stopped (by a shutdown), or down."""
 
@@ -38,6 +55,7 @@ class View:
     ready: int
     desired: int
     members: tuple[Member, ...]
+    jobs: Mapping[str, Shares]  # that run
     waiting: tuple[str, ...]  # jobs that a restart would bring back
 
 
@@ -47,23 +65,28 @@ def host_of(inventory: Inventory, master: Master, driver: str) -> str | None:
     return next((node.name for node in inventory.nodes if (one := master.worker(node.page)) and one.id == worker), None)
 
 
-def members_of(inventory: Inventory, master: Master, status: DriverStatus) -> dict[str, int]:
-    """The nodes that a job runs on, each with its executors there; the driver's node may have none of them."""
-    host, workers = host_of(inventory, master, status.driver), {n.name: master.worker(n.page) for n in inventory.nodes}
-    found = {
-        name: sum(application == status.app_id for application, _ in worker.executors)
-        for name, worker in workers.items()
-        if worker
-    }
-    return {name: executors for name, executors in found.items() if executors or name == host}
+def shares(inventory: Inventory, master: Master, status: DriverStatus, definition: Definition) -> dict[str, Share]:
+    """The nodes that a job runs on; the driver's may have none of its executors."""
+    host = host_of(inventory, master, status.driver)
+    each = executor_cores(definition.resources, definition.spark_settings)
+    found = {}
+    for node in inventory.nodes:
+        worker = master.worker(node.page)
+        executors = sum(application == status.app_id for application, _ in worker.executors) if worker else 0
+        if executors or node.name == host:
+            found[node.name] = Share(node.name == host, executors, executors * each)
+    return found
 
 
-def view(inventory: Inventory, record: ClusterRecord, master: Master, drivers: Mapping[str, str], version: str) -> View:
+def view(
+    inventory: Inventory, record: ClusterRecord, master: Master, running: Mapping[str, tuple[DriverStatus, Definition]]
+) -> View:
     """Put together what there is.
 
     Args:
-        drivers: Spark's id of a driver -> its job, as far as drivers have said so.
+        running: by job, what its driver says and what it runs, as far as drivers have said anything.
     """
+    drivers = {status.driver: job for job, (status, _) in running.items()}
     wanted = record.wanted(inventory)
     here = [name for name in present(inventory, master) if name in wanted]
     names = {application.id: application.name for application in master.applications}
@@ -93,7 +116,9 @@ def view(inventory: Inventory, record: ClusterRecord, master: Master, drivers: M
             )
         )
     state = _state(record, master, len(here) == len(wanted))
-    return View(state, version, len(here), len(wanted), tuple(members), record.jobs)
+    placed = {job: shares(inventory, master, *found) for job, found in running.items()}
+    version = f"Spark {inventory.spark}" if inventory.spark else ""
+    return View(state, version, len(here), len(wanted), tuple(members), placed, record.jobs)
 
 
 def _state(record: ClusterRecord, master: Master, complete: bool) -> str:

@@ -65,6 +65,11 @@ def cluster() -> str:
     return "cluster/record.json"
 
 
+def inventory() -> str:
+    """Which nodes there are, for hosts that have no file of them."""
+    return "cluster/inventory.json"
+
+
 def record(job: str) -> str:
     """The job record."""
     return f"jobs/{checked('job', job)}/record.json"
