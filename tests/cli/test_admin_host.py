@@ -8,17 +8,20 @@ import shutil
 import threading
 import uuid
 from collections.abc import Iterator
+from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 import yaml
+from kafka import KafkaProducer
 from typer.testing import CliRunner
 
 from admin_host import AdminHost, admin_host
 from fakes import manifests
 from fakes.nodes import inventory
+from fresh_job import wait_for
 from stack import lifecycle
 from stack.layout import Layout
 from streamops.cli import app
@@ -33,6 +36,7 @@ from streamops.store import keys
 from streamops.store.object_store import ObjectStore
 from support import Operator, first_members
 
+WAIT_S = 300  # finds what hangs
 HOSTS = ("127.0.0.2", "127.0.0.3")  # of the members' pages, which are all of one server
 
 
@@ -121,7 +125,7 @@ def test_what_is_there_already_is_not_applied_again_from_a_context_alone(
     wanted = [{"kind": "cluster", "size": 2}, {"kind": "snapshot", "job": "tx", "name": "first"}]
     (tmp_path / "wanted.yaml").write_text(yaml.safe_dump_all(wanted))
     assert run("apply", str(tmp_path / "wanted.yaml")).splitlines() == [
-        "unchanged: cluster has 2 members", "unchanged: tx/first exists",
+        "unchanged: cluster has 2 members, as declared", "unchanged: tx/first exists, as declared",
     ]  # fmt: skip
 
 
@@ -157,6 +161,9 @@ def test_an_installation_is_worked_on_from_a_host_that_has_nothing_but_a_context
     def cluster() -> dict:
         return json.loads(host("cluster", "--json"))
 
+    def shown(job: str) -> dict:
+        return json.loads(host("jobs", "show", job, "--json"))
+
     def apply(**document: object) -> list[str]:
         (host.home / "wanted.yaml").write_text(yaml.safe_dump(document))
         return host("apply", str(host.home / "wanted.yaml")).splitlines()
@@ -175,15 +182,23 @@ def test_an_installation_is_worked_on_from_a_host_that_has_nothing_but_a_context
     host("publish", str(code))
     host("deploy", job, "v1", "--create-topics", "1", "--timeout", "400")
     try:
+        events = (code / "samples" / "clicks.jsonl").read_bytes().splitlines()
+        with closing(KafkaProducer(bootstrap_servers=stack.kafka_bootstrap_servers)) as producer:
+            for event in events:
+                producer.send(job, event)
+            producer.flush(60)
+        wait_for(lambda: shown(job)["status"]["stages"]["per_minute"]["commits"], WAIT_S, "a batch")
+        wait_for(lambda: sum(share["cores"] for share in cluster()["jobs"][job].values()) == 4, WAIT_S, "executors")
         shares = cluster()["jobs"][job]
         assert [share["cores"] for share in shares.values() if share["cores"]] == [2, 2]
+        assert shown(job)["members"] == shares
         assert f"on {len(shares)} of the cluster's members: " in host("jobs", "show", job)
         assert job in host("jobs")
         assert [json.loads(line)["logger"] for line in host("logs", job, "--json").splitlines()]
 
         snapshot = {"kind": "snapshot", "job": job, "name": "first"}
         assert apply(**snapshot)[0].startswith("snapshot_job: ")
-        assert apply(**snapshot) == [f"unchanged: {job}/first exists"]
+        assert apply(**snapshot) == [f"unchanged: {job}/first exists, as declared"]
 
         host("cluster", "scale", "3")
         assert (cluster()["ready"], cluster()["desired"]) == (3, 3)
