@@ -13,10 +13,10 @@ PYTEST_ARGS ?=
 LOCK = $(BIN)/uv pip compile -q --universal --python-version 3.11 --no-annotate --custom-compile-command 'make lock'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-test setup-tools lock up down status demo demo-elasticity demo-fleet test test-all test-long test-faults test-nemesis compose-up compose-down bench dashboards lint format
+.PHONY: help setup setup-test setup-tools lock up down status demo demo-elasticity demo-fleet demo-transactions test test-all test-long test-faults test-nemesis compose-up compose-down bench dashboards lint format
 
 help: ## show this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
 
 setup: ## install the Python environment and build the pinned servers (once; quick the second time)
 	@$(PYTHON) include/stack/install.py
@@ -48,6 +48,9 @@ demo-elasticity: setup ## the cluster under a running job: shut down, start, gro
 
 demo-fleet: setup ## vehicles on a map: nodes join and die, a logging step comes and goes, shared code changes, recount
 	@$(BIN)/streamops demo fleet
+
+demo-transactions: setup ## declared jobs: topic, version 1, snapshot, version 2 from it, each transaction once, clean-up
+	@$(BIN)/streamops demo transactions
 
 test: setup-test ## the tests of every change, one story on the real servers among them
 	@$(BIN)/python -m pytest -m "not full and not long" --durations 20 --durations-to=build/durations/test.tsv $(PARALLEL) $(PYTEST_ARGS)

@@ -2,7 +2,8 @@
 # Delete a job
 
 **What it does.** Stops a job at a batch boundary if it runs, then removes everything that belongs to it: checkpoints,
-snapshots, published versions, logs and the job record. The log of `remove` says what was removed.
+snapshots, published versions, logs and the job record. The log of `remove` says what was removed. Topics that it reads
+go too, events and all, where *Topics* names them.
 
 **When to use it.** To clean up a job that no one needs any more. To stop a job and keep its state, use `cancel_job` or
 `snapshot_job`.
@@ -13,6 +14,7 @@ results that it has written.
 **What can go wrong, and how to recover.**
 
 - *Every task is skipped*: another operation holds the job; the log of `check` names it. Trigger again when it is over.
+- *Another job reads a topic that is named*: refused; nothing was touched.
 - *There is no such job*: refused; nothing was touched.
 - *It does not stop in time*: the run fails and nothing is removed; look at the job's log, then trigger again.
 - *Airflow or a worker died*: tasks continue at the recorded step when they are tried again. Clearing any task is safe.

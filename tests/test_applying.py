@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from streamops.cli import declared
-from streamops.cli.applying import Action, Present, PresentJob, decide
+from streamops.cli.applying import Action, Present, PresentJob, PresentTopic, decide, decide_removal
 from streamops.model.errors import DefinitionError, RefusedError
 from streamops.model.records import Deployment, JobRecord
 from streamops.operations.follow import request
@@ -159,6 +159,64 @@ def test_a_cluster_of_another_size_is_scaled() -> None:
     assert (action.verb, action.values) == ("scale_cluster", {"size": 3})
 
 
+def topic(**more: Any) -> declared.DeclaredTopic:
+    return declared.DeclaredTopic.model_validate({"kind": "topic", "name": "tx", **more})
+
+
+def test_a_topic_that_is_missing_is_made_and_one_that_differs_is_refused() -> None:
+    action = only(topic(partitions=3, retention_h=24), EMPTY)
+    assert (action.verb, action.values) == (
+        "create_topic", {"topic": "tx", "partitions": 3, "config": {"retention.ms": "86400000"}},
+    )  # fmt: skip
+    assert only(topic(), EMPTY).values["config"] == {}
+    present = replace(EMPTY, topics={"tx": PresentTopic(3, 86_400_000)})
+    assert not only(topic(partitions=3, retention_h=24), present).changes
+    assert not only(topic(partitions=3), present).changes
+    with pytest.raises(RefusedError, match=r"partitions: 3 -> 1, retention in ms: 86400000 -> 3600000"):
+        decide(topic(retention_h=1), present)
+
+
+SNAPSHOT = declared.DeclaredSnapshot(kind="snapshot", name="s", job="tx")
+CLUSTER = declared.DeclaredCluster(kind="cluster", size=2)
+
+
+def removed(present: Present, *items: declared.Declared) -> list[dict[str, Any]]:
+    return [done(action) for action in decide_removal(items, present) if action.changes]
+
+
+def test_a_job_is_deleted_once_with_its_snapshots_and_its_topic_and_the_cluster_last() -> None:
+    present = replace(there("stopped", "v1", snapshots=("s",)), topics={"tx": PresentTopic(1, -1)})
+    present = replace(present, jobs={"tx": replace(present.jobs["tx"], reads=frozenset({"tx"}))})
+    assert removed(present, CLUSTER, topic(), file(), SNAPSHOT, file(version="v2")) == [
+        {"verb": "delete_job", "job": "tx", "topics": ("tx",)},
+        {"verb": "shutdown_cluster"},
+    ]
+    assert removed(present, file()) == [{"verb": "delete_job", "job": "tx"}]
+    with pytest.raises(RefusedError, match="No job of these files reads the topic tx"):
+        decide_removal([topic()], present)
+
+
+def test_a_topic_that_two_jobs_read_goes_with_the_second() -> None:
+    reader = PresentJob(published=("v1",), reads=frozenset({"tx"}))
+    present = Present("streamops", 2, {"tx": reader, "other": reader}, topics={"tx": PresentTopic(1, -1)})
+    assert removed(present, topic(), file(), file(name="other")) == [
+        {"verb": "delete_job", "job": "tx"},
+        {"verb": "delete_job", "job": "other", "topics": ("tx",)},
+    ]
+
+
+def test_a_snapshot_without_its_job_is_removed_alone() -> None:
+    (action,) = removed(there("running", "v1", snapshots=("s",)), SNAPSHOT)
+    assert (action["verb"], action["action"], action["snapshot"]) == ("manage_snapshot", "remove", "s")
+
+
+def test_what_is_gone_already_is_nothing_to_delete() -> None:
+    nothing = Present("streamops", 2, {"tx": PresentJob()}, cluster="stopped")
+    assert removed(nothing, CLUSTER, topic(), file(), SNAPSHOT) == []
+    (action,) = decide_removal([SNAPSHOT], nothing)
+    assert action.why == "snapshot tx/s is not there"
+
+
 def test_a_job_for_another_bucket_is_refused() -> None:
     assert decide(file(bucket="streamops"), EMPTY)
     with pytest.raises(RefusedError, match="bucket other"):
@@ -174,6 +232,9 @@ def test_a_job_for_another_bucket_is_refused() -> None:
         ("kind: job\nname: tx\nversion: v1\nstat: running\n", "stat"),
         ("kind: cluster\nsize: 2\n---\nkind: cluster\nsize: 0\n", "document 2: size"),
         ("kind: job\nname: tx\nversion: v1\ninitial_snapshot: s\nfrom_scratch: true\n", "choose one"),
+        ("kind: job\nname: tx\nversion: v1\ncode: s3://bucket/jobs\n", "secret: goes with code from s3://"),
+        ("kind: job\nname: tx\nversion: v1\ncode: jobs\nsecret: mine\n", "secret: goes with code from s3://"),
+        ("kind: topic\nname: tx\npartitions: 0\n", "partitions"),
         ("kind: [", "line"),
         ("kind: job\nname: ../tx\nversion: v1\n", "name"),
     ],

@@ -18,7 +18,7 @@ from fakes.walk import killer
 from streamops import snapshots
 from streamops.clients.kafka import Block
 from streamops.model.definitions import InfluxSink, Recount, Source
-from streamops.model.errors import LeaseLostError, NotFoundError, SnapshotRefusedError, StreamOpsError
+from streamops.model.errors import LeaseLostError, NotFoundError, RefusedError, SnapshotRefusedError, StreamOpsError
 from streamops.model.records import Offsets
 from streamops.operations import receipts, steps
 from streamops.operations.engine import list_operations
@@ -273,6 +273,19 @@ def test_what_is_left_of_a_deleted_job_is_found(rig: Rig, tmp_path: Path) -> Non
     rig.root.put(f"checkpoints/{JOB}/left", b"x")
     with pytest.raises(AssertionError, match="checkpoints"):
         checks.gone(rig)
+
+
+def test_a_topic_goes_with_its_job_only_if_that_is_asked_for_and_no_other_job_reads_it(rig: Rig) -> None:
+    rig.run("deploy_job", version="v1")
+    rig.publish("v1", ("a",), job="other")
+    for topic, refused in (("trades", f"is not one that {JOB} reads"), ("events", "is read by other as well")):
+        with pytest.raises(RefusedError, match=refused):
+            rig.run("delete_job", topics=(topic,))
+    assert rig.record().desired == "running"
+    rig.root.delete([info.key for info in rig.root.list(keys.versions("other"))])
+    rig.run("delete_job", topics=("events",))
+    assert "events" in rig.topic.dropped
+    checks.gone(rig)
 
 
 def test_a_job_made_again_under_its_name_begins_with_new_numbers(rig: Rig) -> None:

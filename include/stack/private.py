@@ -57,10 +57,13 @@ def generated() -> dict[str, str]:
 
 
 def prepare_env(layout: Layout, spark_home: Path) -> dict[str, str]:
-    """Write the stack's private file and return its pairs; secrets are generated once and then kept."""
+    """Write the stack's private file and return its pairs.
+
+    Secrets are generated once and then kept, as is what a person has added.
+    """
     kept = read_pairs(layout.env_file)
     secret = {key: kept.get(key) or value for key, value in generated().items()}
-    pairs = endpoints(layout, spark_home) | secret
+    pairs = kept | endpoints(layout, spark_home) | secret
     write_private(layout.env_file, render_pairs("Private: endpoints and secrets of this stack.", pairs))
     return pairs
 

@@ -10,6 +10,7 @@ from streamops.model.errors import NotFoundError
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 ENV_FILE = "STREAMOPS_ENV_FILE"
+BUCKET_SECRET = ("ENDPOINT", "ACCESS_KEY", "SECRET_KEY")  # what a secret for a bucket consists of
 
 
 class BucketSettings(BaseModel):
@@ -64,12 +65,33 @@ class Settings(BucketSettings):
         Raises:
             NotFoundError: there is no such file, so no stack was ever started here.
         """
-        path = path or Path(os.environ.get(ENV_FILE) or REPOSITORY / ".streamops" / "stack.env")
+        path = path or private_file()
         if not path.is_file():
             raise NotFoundError(
                 f"No stack is set up: {path} does not exist. Run 'make up' first, or name an installation (--context)."
             )
         return cls.model_validate({key.lower(): value for key, value in read_pairs(path).items()})
+
+
+def private_file() -> Path:
+    """The private file of the installation that this process talks to."""
+    return Path(os.environ.get(ENV_FILE) or REPOSITORY / ".streamops" / "stack.env")
+
+
+def named_bucket(secret: str, bucket: str) -> BucketSettings:
+    """A bucket with the credentials of a secret: ``NAME_ENDPOINT``, ``NAME_ACCESS_KEY``, ``NAME_SECRET_KEY``.
+
+    Raises:
+        NotFoundError: the private file has no such secret.
+    """
+    prefix, path = secret.upper().replace("-", "_"), private_file()
+    pairs = read_pairs(path)
+    if missing := [key for key in (f"{prefix}_{name}" for name in BUCKET_SECRET) if not pairs.get(key)]:
+        raise NotFoundError(f"There is no secret {secret} here: {path} lacks {', '.join(missing)}; add these lines.")
+    endpoint, access_key, secret_key = (pairs[f"{prefix}_{name}"] for name in BUCKET_SECRET)
+    return BucketSettings(
+        s3_endpoint=endpoint, s3_access_key=access_key, s3_secret_key=SecretStr(secret_key), s3_bucket=bucket
+    )
 
 
 def read_pairs(path: Path) -> dict[str, str]:

@@ -167,6 +167,10 @@ class Topic:
                 row = json.dumps({"time": end_ms, "value": value})
                 yield end_ms + 7, str(end_ms).encode(), who + b"0 " + row.encode()
 
+    def delete_topic(self, topic: str) -> bool:
+        self.dropped.append(topic)
+        return topic == "events" or self.made.pop(topic, None) is not None
+
     def delete_topics(self, prefix: str) -> list[str]:
         self.dropped.append(prefix)
         return []

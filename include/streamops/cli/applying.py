@@ -1,4 +1,4 @@
-"""From what is declared and what is there to what must be done: a pure decision, with its reasons.
+"""From what is declared and what is there to what must be done, or to what must go: pure decisions, with their reasons.
 
 Applying a file twice does nothing the second time. A file that is behind, because the job was upgraded since, is
 refused with the difference: bringing an old version back is never done by omission.
@@ -10,25 +10,39 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from streamops.cli.declared import Declared, DeclaredCluster, DeclaredJob, DeclaredSnapshot
+from streamops.cli.declared import Declared, DeclaredCluster, DeclaredJob, DeclaredSnapshot, DeclaredTopic
 from streamops.model.errors import RefusedError
 from streamops.model.records import Deployment, JobRecord
 
 
 @dataclass(frozen=True)
 class PresentJob:
-    """What is there of one job. ``deployments`` are all of them, oldest first."""
+    """What is there of one job. ``deployments`` are all of them, oldest first; ``reads`` are topics."""
 
     record: JobRecord | None = None
     deployments: tuple[Deployment, ...] = ()
     published: tuple[str, ...] = ()
     snapshots: tuple[str, ...] = ()
+    reads: frozenset[str] = frozenset()
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is anything to delete."""
+        return self.record is not None or bool(self.published)
 
     @property
     def current(self) -> Deployment | None:
         """The deployment that the record names."""
         number = self.record.deployment if self.record else 0
         return next((item for item in self.deployments if item.number == number), None)
+
+
+@dataclass(frozen=True)
+class PresentTopic:
+    """A topic as it is; ``retention_ms`` is -1 where events are kept for ever."""
+
+    partitions: int
+    retention_ms: int
 
 
 @dataclass(frozen=True)
@@ -42,11 +56,15 @@ class Present:
     members: int
     jobs: Mapping[str, PresentJob] = field(default_factory=dict)
     cluster: str = "running"
+    topics: Mapping[str, PresentTopic] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Action:
-    """One thing to do. ``verb`` is ``publish``, a runbook's name, or ``none``; ``values`` are the runbook's form."""
+    """One thing to do. ``verb`` is ``publish``, ``create_topic``, a runbook's name, or ``none``.
+
+    ``values`` are the runbook's form, or what the other two need.
+    """
 
     verb: str
     what: str
@@ -67,6 +85,8 @@ def decide(declared: Declared, present: Present) -> tuple[Action, ...]:
     """
     if isinstance(declared, DeclaredCluster):
         return _cluster(declared, present)
+    if isinstance(declared, DeclaredTopic):
+        return _topic(declared, present.topics.get(declared.name))
     there = present.jobs.get(declared.name if isinstance(declared, DeclaredJob) else declared.job, PresentJob())
     if isinstance(declared, DeclaredSnapshot):
         return _snapshot(declared, there)
@@ -88,7 +108,7 @@ def _publish(declared: DeclaredJob, there: PresentJob) -> tuple[Action, ...]:
             "directory with code."
         )
     what = f"{declared.name} {declared.version} from {declared.code}"
-    values = {"job": declared.name, "version": declared.version, "code": declared.code}
+    values = {"job": declared.name, "version": declared.version, "code": declared.code, "secret": declared.secret}
     return (Action("publish", what, "the version is not published", values),)
 
 
@@ -220,6 +240,81 @@ def _cluster(declared: DeclaredCluster, present: Present) -> tuple[Action, ...]:
         return up or (_nothing("cluster", f"has {present.members} members"),)
     why = f"it has {present.members} members"
     return (*up, Action("scale_cluster", f"cluster to {declared.size} members", why, {"size": declared.size}))
+
+
+def _topic(declared: DeclaredTopic, there: PresentTopic | None) -> tuple[Action, ...]:
+    label = f"topic {declared.name}"
+    wanted_ms = declared.retention_h and declared.retention_h * 3_600_000
+    if there is None:
+        kept = f"events kept for {declared.retention_h} h" if wanted_ms else "events kept as the broker says"
+        config = {"retention.ms": str(wanted_ms)} if wanted_ms else {}
+        values = {"topic": declared.name, "partitions": declared.partitions, "config": config}
+        what = f"{declared.name}, partitions {declared.partitions}, {kept}"
+        return (Action("create_topic", what, "it is not there", values),)
+    differs = [
+        f"{name}: {now} -> {wanted}"
+        for name, now, wanted in (
+            ("partitions", there.partitions, declared.partitions),
+            ("retention in ms", there.retention_ms, wanted_ms or there.retention_ms),
+        )
+        if now != wanted
+    ]
+    if differs:
+        raise RefusedError(
+            f"Topic {declared.name} is not as declared ({', '.join(differs)}), and one that is there is not changed "
+            "here: keys would move to other partitions, or events would go. Correct the file, or change the topic with "
+            "Kafka's own tools."
+        )
+    return (_nothing(label, f"has {there.partitions} partitions"),)
+
+
+def decide_removal(declared: Iterable[Declared], present: Present) -> tuple[Action, ...]:
+    """What must be done so that nothing of what is declared is left: jobs with their topics, snapshots, the cluster.
+
+    Raises:
+        RefusedError: a topic is declared without any job that reads it.
+    """
+    items = tuple(declared)
+    names = dict.fromkeys(item.name for item in items if isinstance(item, DeclaredJob))
+    goes_with: dict[str, str] = {}  # topic -> the last of its readers, so that the others are gone by then
+    for topic in (item.name for item in items if isinstance(item, DeclaredTopic) and item.name in present.topics):
+        readers = [name for name in names if present.jobs[name].exists and topic in present.jobs[name].reads]
+        if not readers:
+            raise RefusedError(
+                f"No job of these files reads the topic {topic}, so it stays; name the file of the job that does as "
+                "well, or delete it with Kafka's own tools."
+            )
+        goes_with[topic] = readers[-1]
+    actions = [_remove_job(name, present.jobs[name], goes_with) for name in names]
+    snapshots = [item for item in items if isinstance(item, DeclaredSnapshot) and item.job not in names]
+    actions += [_remove_snapshot(item, present.jobs[item.job]) for item in snapshots]
+    if any(isinstance(item, DeclaredCluster) for item in items):  # last: it takes along whatever else runs
+        down = present.cluster == "stopped"
+        why = f"it is {present.cluster}"
+        actions.append(_gone("cluster", "is stopped") if down else Action("shutdown_cluster", "cluster", why))
+    return tuple(actions)
+
+
+def _remove_job(job: str, there: PresentJob, goes_with: Mapping[str, str]) -> Action:
+    if not there.exists:
+        return _gone(f"job {job}")
+    topics = tuple(topic for topic, reader in goes_with.items() if reader == job)
+    also = "".join(f", with topic {topic}" for topic in topics)
+    why = f"versions: {', '.join(there.published)}; snapshots: {', '.join(there.snapshots) or 'none'}"
+    values: dict[str, Any] = {"job": job, **({"topics": topics} if topics else {})}
+    return Action("delete_job", f"{job}{also}", why, values)
+
+
+def _remove_snapshot(item: DeclaredSnapshot, there: PresentJob) -> Action:
+    label = f"{item.job}/{item.name}"
+    if item.name not in there.snapshots:
+        return _gone(f"snapshot {label}")
+    values = {"action": "remove", "job": item.job, "snapshot": item.name, "reason": "deleted with its file"}
+    return Action("manage_snapshot", f"remove {label}", "for 14 days 'streamops snapshots undelete' undoes it", values)
+
+
+def _gone(what: str, state: str = "is not there") -> Action:
+    return Action("none", what, f"{what} {state}")
 
 
 def _nothing(what: str, state: str) -> Action:

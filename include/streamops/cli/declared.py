@@ -1,11 +1,10 @@
-"""What a file declares: jobs, snapshots and the size of the cluster, one YAML document each.
+"""What a file declares: topics, jobs, snapshots and the size of the cluster, one YAML document each.
 
 A document says what shall be, never what to do; ``applying`` finds out what is missing.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
@@ -20,10 +19,12 @@ from streamops.model.definitions import (
     SnapshotName,
     SnapshotReference,
     SourceName,
+    TopicName,
     VersionName,
 )
 from streamops.model.errors import DefinitionError
 from streamops.model.wording import wrong_fields
+from streamops.versions.code import BUCKET
 
 
 class _Model(BaseModel):
@@ -33,8 +34,9 @@ class _Model(BaseModel):
 class DeclaredJob(_Model):
     """A job: what shall run, from which state.
 
-    ``code`` is a directory to publish the version from, relative to the file; without it the version must be
-    published. Resources and references to secrets stand in the version's own definition.
+    ``code`` is what to publish the version from: a directory, relative to the file, or ``s3://BUCKET/DIRECTORY`` with
+    the credentials that ``secret`` names; without it the version must be published. Resources and references to other
+    secrets stand in the version's own definition.
     """
 
     kind: Literal["job"]
@@ -42,6 +44,7 @@ class DeclaredJob(_Model):
     state: Literal["running", "stopped"] = "running"
     version: VersionName
     code: str | None = None
+    secret: Annotated[str | None, Field(pattern=r"^[a-z][a-z0-9-]{0,62}$")] = None
     initial_snapshot: SnapshotReference | None = None
     from_scratch: bool = False
     bucket: str | None = None  # of the installation; named to be sure where state and snapshots go
@@ -58,6 +61,21 @@ class DeclaredJob(_Model):
         if self.initial_snapshot and self.from_scratch:
             raise ValueError("initial_snapshot, from_scratch: choose one; a start from scratch has no snapshot")
         return self
+
+    @model_validator(mode="after")
+    def _secret_of_a_bucket(self) -> DeclaredJob:
+        if bool(self.secret) != bool(self.code and self.code.startswith(BUCKET)):
+            raise ValueError(f"secret: goes with code from {BUCKET}BUCKET/DIRECTORY, which needs one")
+        return self
+
+
+class DeclaredTopic(_Model):
+    """A topic that shall exist, with so many partitions; ``retention_h`` is for how long it keeps an event."""
+
+    kind: Literal["topic"]
+    name: TopicName
+    partitions: Annotated[int, Field(ge=1, le=1000)] = 1
+    retention_h: Annotated[int | None, Field(ge=1)] = None  # left out, as the broker says
 
 
 class DeclaredSnapshot(_Model):
@@ -76,7 +94,8 @@ class DeclaredCluster(_Model):
     size: Annotated[int, Field(ge=1, le=1000)]
 
 
-Declared = DeclaredJob | DeclaredSnapshot | DeclaredCluster
+Declared = DeclaredTopic | DeclaredJob | DeclaredSnapshot | DeclaredCluster
+KINDS = ("topic", "job", "snapshot", "cluster")
 _ANY: TypeAdapter[Declared] = TypeAdapter(Annotated[Declared, Field(discriminator="kind")])
 
 
@@ -88,17 +107,12 @@ def parse(text: str, name: str = "file") -> tuple[Declared, ...]:
     """
     documents = definitions.documents(text, name)
     if not documents:
-        raise DefinitionError(f"{name} declares nothing; write a document with kind: job, snapshot or cluster.")
+        raise DefinitionError(f"{name} declares nothing; write a document with kind: {', '.join(KINDS)}.")
     found = []
     for number, document in enumerate(documents, 1):
         try:
             found.append(_ANY.validate_python(document))
         except ValidationError as error:
-            told = wrong_fields(error, "the document", unwritten=("job", "snapshot", "cluster"))
+            told = wrong_fields(error, "the document", unwritten=KINDS)
             raise DefinitionError(f"{name}, document {number}: {told}.") from None
     return tuple(found)
-
-
-def load(path: Path) -> tuple[Declared, ...]:
-    """All documents of a file. Raises DefinitionError."""
-    return parse(definitions.text_of(path), path.name)

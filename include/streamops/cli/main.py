@@ -74,6 +74,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "state": state.state,
     "apply": declarative.apply,
     "diff": declarative.diff,
+    "get": declarative.get,
     "delete": declarative.delete,
     "doctor": doctor.doctor,
     "demo": story.demo,

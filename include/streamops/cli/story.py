@@ -22,6 +22,7 @@ class Told(StrEnum):
     UPGRADE = "upgrade"
     ELASTICITY = "elasticity"
     FLEET = "fleet"
+    TRANSACTIONS = "transactions"
 
 
 def demo(
@@ -29,7 +30,8 @@ def demo(
         Told,
         typer.Argument(
             metavar="STORY",
-            help="upgrade: a version under load; elasticity: the cluster under the job; fleet: vehicles on a map.",
+            help="upgrade: a version under load; elasticity: the cluster under the job; fleet: vehicles on a map; "
+            "transactions: declared jobs, from a tutorial.",
         ),
     ] = Told.UPGRADE,
     traffic_before: Annotated[float, typer.Option(min=5, help="Seconds of traffic with v1.")] = 60.0,
@@ -41,6 +43,9 @@ def demo(
     """
     if told is Told.FLEET:
         _fleet()
+        return
+    if told is Told.TRANSACTIONS:
+        _transactions()
         return
     settings = start_stack()
     options = upgrade.Options(traffic_before, traffic_after)
@@ -89,6 +94,19 @@ def _fleet() -> None:
     lifecycle.fleet_start()  # so that the map is alive
     commands = (f"logs {story.JOB} --follow", "libraries", f"jobs show {story.JOB}")
     _end(report, written, story.summary(report), commands)
+
+
+def _transactions() -> None:
+    from demos.transactions.story import JOB, Transactions
+    from stack import lifecycle
+
+    console.say("== Start the stack")
+    Transactions(lifecycle.up(say=console.say, generator=False), console.say).tell()
+    console.say(
+        f"\n== Summary\nVersion 1 logged transactions 1 to 3, version 2, from the snapshot, 4 and 5: each once.\n"
+        f"Of {JOB} nothing is left but its receipts: .venv/bin/streamops receipts {JOB}\nThe stack is left running:"
+    )
+    stack.addresses()
 
 
 def start_stack() -> Settings:

@@ -19,7 +19,7 @@ import confluent_kafka
 import kafka.errors as errors
 from confluent_kafka import KafkaError, Message
 from kafka import KafkaAdminClient, TopicPartition
-from kafka.admin import NewTopic, OffsetSpec
+from kafka.admin import ConfigResource, ConfigResourceType, NewTopic, OffsetSpec
 
 from streamops.model.errors import NotFoundError, StreamOpsError, UnreachableError
 from streamops.settings import Settings
@@ -128,6 +128,28 @@ class Ledger:
             return found
 
         return self._ask(delete)
+
+    def delete_topic(self, topic: str) -> bool:
+        """Delete a topic with its events; False if it is not there."""
+
+        def delete(admin: KafkaAdminClient) -> bool:
+            answer = admin.delete_topics([topic], raise_errors=False)["topics"][0]
+            if answer["error_code"] not in (0, errors.UnknownTopicOrPartitionError.errno):
+                raise errors.for_code(answer["error_code"])(topic)
+            return bool(answer["error_code"] == 0)
+
+        return self._ask(delete)
+
+    def retention_ms(self, topic: str) -> int:
+        """For how long the topic keeps an event; -1 is for ever. Raises NotFoundError."""
+        self._offsets(topic, OffsetSpec.EARLIEST)  # describing one that is not there is an error of another kind
+
+        def retention(admin: KafkaAdminClient) -> int:
+            wanted = [ConfigResource(ConfigResourceType.TOPIC, topic, {"retention.ms": None})]
+            found = admin.describe_configs(wanted, config_filter="all")
+            return int(found["topic"][topic]["retention.ms"]["value"])
+
+        return self._ask(retention)
 
     def read(
         self, topic: str, start: Mapping[str, int], end: Mapping[str, int]

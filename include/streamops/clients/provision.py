@@ -19,8 +19,9 @@ from botocore.exceptions import BotoCoreError, ClientError
 from pydantic import SecretStr
 
 from streamops.model.errors import StreamOpsError, UnreachableError
-from streamops.settings import Settings
+from streamops.settings import BucketSettings, Settings
 from streamops.store import keys
+from streamops.store.object_store import ObjectStore
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Identity:
     policy: Mapping[str, Any]
 
 
-def ensure_bucket(settings: Settings, *, every_version: bool = False) -> bool:
+def ensure_bucket(settings: BucketSettings, *, every_version: bool = False) -> bool:
     """Create the bucket with versioning on; True if it was created now.
 
     What comes and goes all the time (``keys.unversioned``) has no versions at a MinIO; at another server, and in a
@@ -45,14 +46,7 @@ def ensure_bucket(settings: Settings, *, every_version: bool = False) -> bool:
     Raises:
         UnreachableError: the object store does not answer (yet).
     """
-    client: Any = boto3.client(
-        "s3",
-        endpoint_url=settings.s3_endpoint,
-        aws_access_key_id=settings.s3_access_key,
-        aws_secret_access_key=settings.s3_secret_key.get_secret_value(),
-        region_name="us-east-1",
-        config=Config(retries={"max_attempts": 1}, connect_timeout=2, read_timeout=10, s3={"addressing_style": "path"}),
-    )
+    client = _client(settings)
     try:
         created = settings.s3_bucket not in {bucket["Name"] for bucket in client.list_buckets()["Buckets"]}
         if created:
@@ -90,7 +84,32 @@ def ensure_bucket(settings: Settings, *, every_version: bool = False) -> bool:
     return created
 
 
-def _version_all_but(settings: Settings, prefixes: Iterable[str]) -> bool:
+def remove_bucket(settings: BucketSettings) -> None:
+    """Remove a bucket with everything in it; one that is not there is as it should be.
+
+    Raises:
+        UnreachableError: the object store does not answer.
+        DeniedError: the identity may not do that.
+    """
+    client, store = _client(settings), ObjectStore(settings)
+    if settings.s3_bucket in {bucket["Name"] for bucket in client.list_buckets()["Buckets"]}:
+        store.delete_versions(store.versions(""))
+        client.delete_bucket(Bucket=settings.s3_bucket)
+
+
+def _client(settings: BucketSettings) -> Any:
+    """S3 as an administrator needs it: buckets too, and an answer soon."""
+    return boto3.client(
+        "s3",
+        endpoint_url=settings.s3_endpoint,
+        aws_access_key_id=settings.s3_access_key,
+        aws_secret_access_key=settings.s3_secret_key.get_secret_value(),
+        region_name="us-east-1",
+        config=Config(retries={"max_attempts": 1}, connect_timeout=2, read_timeout=10, s3={"addressing_style": "path"}),
+    )
+
+
+def _version_all_but(settings: BucketSettings, prefixes: Iterable[str]) -> bool:
     """Keep the versions of all objects but these; False at a server that cannot tell them apart.
 
     Not part of S3: MinIO's own element of the versioning configuration. It keeps all versions of an object in one file,
@@ -110,17 +129,17 @@ def _version_all_but(settings: Settings, prefixes: Iterable[str]) -> bool:
         '<VersioningConfiguration xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><Status>Enabled</Status>'
         f"{left_out}</VersioningConfiguration>"
     )
-    return _put(settings, f"/{settings.s3_bucket}?versioning=", body.encode()).is_success
+    return _send("PUT", settings, f"/{settings.s3_bucket}?versioning=", body.encode()).is_success
 
 
-def _put(settings: Settings, path: str, body: bytes) -> httpx.Response:
+def _send(method: str, settings: BucketSettings, path: str, body: bytes = b"") -> httpx.Response:
     """A signed request that boto3 does not know. Raises UnreachableError: no answer, or one of 500 and more."""
     url = f"{settings.s3_endpoint.rstrip('/')}{path}"
-    request = AWSRequest("PUT", url, data=body)
+    request = AWSRequest(method, url, data=body)
     credentials = Credentials(settings.s3_access_key, settings.s3_secret_key.get_secret_value())
     S3SigV4Auth(credentials, "s3", "us-east-1").add_auth(request)
     try:
-        answer = httpx.put(url, content=body, headers=dict(request.headers), timeout=10, trust_env=False)
+        answer = httpx.request(method, url, content=body, headers=dict(request.headers), timeout=10, trust_env=False)
     except httpx.HTTPError as error:
         raise UnreachableError(
             f"The object store at {settings.s3_endpoint} did not answer ({type(error).__name__}); see its log."
@@ -132,7 +151,7 @@ def _put(settings: Settings, path: str, body: bytes) -> httpx.Response:
     return answer
 
 
-def ensure_identities(settings: Settings, identities: Mapping[str, Identity]) -> None:
+def ensure_identities(settings: BucketSettings, identities: Mapping[str, Identity]) -> None:
     """Create these users with their policies at a MinIO, or bring them up to date; others are left alone.
 
     Not part of S3: it is one request of MinIO's admin API, the one behind ``mc admin cluster iam import``. Its body
@@ -159,7 +178,7 @@ def ensure_identities(settings: Settings, identities: Mapping[str, Identity]) ->
     with zipfile.ZipFile(body, "w") as archive:
         for name, content in assets.items():
             archive.writestr(f"iam-assets/{name}.json", json.dumps(content))
-    answer = _put(settings, "/minio/admin/v3/import-iam-v2", body.getvalue())
+    answer = _send("PUT", settings, "/minio/admin/v3/import-iam-v2", body.getvalue())
     try:
         failed = answer.json().get("failed") if answer.is_success else None
     except ValueError as error:
@@ -171,6 +190,25 @@ def ensure_identities(settings: Settings, identities: Mapping[str, Identity]) ->
         raise StreamOpsError(
             f"The object store at {settings.s3_endpoint} refused its identities ({what[:300]}); check its credentials."
         )
+
+
+def remove_identity(settings: BucketSettings, name: str, access_key: str) -> None:
+    """Remove a user of a MinIO with its policy; one that is not there is as it should be.
+
+    Raises:
+        UnreachableError: the object store does not answer.
+        StreamOpsError: it refused.
+    """
+    answers = (
+        _send("DELETE", settings, f"/minio/admin/v3/remove-user?accessKey={access_key}"),
+        _send("DELETE", settings, f"/minio/admin/v3/remove-canned-policy?name={name}"),
+    )
+    for answer in answers:
+        if not answer.is_success and answer.status_code != httpx.codes.NOT_FOUND:
+            raise StreamOpsError(
+                f"The object store at {settings.s3_endpoint} keeps identity {name} ({answer.text[:300]}); check its "
+                "credentials."
+            )
 
 
 def ensure_influx(settings: Settings, user: str, password: str) -> bool:

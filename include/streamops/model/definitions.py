@@ -63,6 +63,7 @@ VersionName = Annotated[str, _checked(partial(checked, "version")), _like(names.
 StageName = Annotated[str, _checked(partial(checked, "stage")), _like(names.STAGE.pattern)]
 SnapshotName = Annotated[str, _checked(partial(checked, "snapshot")), _like(names.SNAPSHOT.pattern)]
 NodeName = Annotated[str, Field(pattern=f"^(?:{names.NODE.pattern})$")]
+TopicName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,249}$")]
 SnapshotReference = Annotated[  # NAME, or JOB/NAME for another job's
     str, _checked(reference), _like(f"({names.JOB.pattern}/)?{names.SNAPSHOT.pattern}")
 ]
@@ -93,7 +94,7 @@ class _Model(BaseModel):
 class Kafka(_Model):
     """Where a source reads: one topic of the installation's broker."""
 
-    topic: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,249}$")]
+    topic: TopicName
 
 
 class CsvTail(_Model):

@@ -54,6 +54,9 @@ class LedgerPort(Protocol):
     def read_keyed(self, topic: str, start: int, end: int) -> Iterable[tuple[int, bytes, bytes]]:
         """Records of the only partition with ``start <= offset < end`` as (timestamp in ms, key, value)."""
 
+    def delete_topic(self, topic: str) -> bool:
+        """Delete a topic with its events; whether it was there."""
+
     def delete_topics(self, prefix: str) -> Sequence[str]:
         """Delete the topics whose names begin with ``prefix``, which are returned."""
 

@@ -22,7 +22,7 @@ from streamops.model.definitions import Definition
 from streamops.model.errors import DefinitionError, NotFoundError, PublishedError
 from streamops.model.names import SCRATCH, checked
 from streamops.model.owner import Publisher
-from streamops.model.records import JobRecord, LibraryUse
+from streamops.model.records import Deployment, JobRecord, LibraryUse
 from streamops.model.stored import Stored
 from streamops.spark import local_spark
 from streamops.store import documents, keys
@@ -247,6 +247,16 @@ def current(store: ObjectStore, record: JobRecord | None) -> Definition | None:
         return None
     found = _find(store, record.job, record.version)
     return found.definition if found else None
+
+
+def topics_read(store: ObjectStore, job: str) -> set[str]:
+    """Every topic that a published version of a job reads, or that a deployment was told to read instead."""
+    sources = [item.definition.sources for item in manifests(store, job)]
+    defined = {(name, source.address) for found in sources for name, source in found.items() if source.kafka}
+    deployed = [documents.read(store, info.key, Deployment) for info in store.list(keys.deployments(job))]
+    given = {pair for found in deployed if found for pair in found.value.topics.items()}
+    names = {name for name, _ in defined}
+    return {topic for _, topic in defined} | {place for name, place in given if name in names}
 
 
 def load_manifest(store: ObjectStore, job: str, version: str) -> ArtifactManifest:

@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from streamops import snapshots
-from streamops.model.definitions import JobName
-from streamops.model.errors import NotFoundError
+from streamops.model.definitions import JobName, TopicName
+from streamops.model.errors import NotFoundError, RefusedError
 from streamops.operations import checks, steps
 from streamops.operations.context import StepContext
 from streamops.operations.facts import Checked, Removed
@@ -24,14 +24,27 @@ class DeleteJob(JobRequest, Stops):
 
     runbook: Literal["delete_job"] = "delete_job"
     job: Annotated[JobName, Field(title="Job", description="The job to delete, with everything that belongs to it.")]
+    topics: Annotated[
+        tuple[TopicName, ...],
+        Field(
+            title="Topics",
+            description="Topics that it reads and that go with it, events and all; those that are not named stay.",
+        ),
+    ] = ()
 
 
 def check(context: StepContext) -> Checked:
-    """What there is of the job. Raises NotFoundError."""
+    """What there is of the job. Raises NotFoundError; RefusedError: a topic is not its own."""
     store, record = context.ports.store, context.operation.before
     versions = artifacts.versions(store, context.job)
     if not versions and jobs.record(store, context.job) is None:
         raise NotFoundError(f"There is no job {context.job}; 'streamops jobs' lists those that are there.")
+    for topic in context.asked(DeleteJob).topics:
+        readers = {job for job in jobs.names(store) if topic in artifacts.topics_read(store, job)}
+        if others := sorted(readers - {context.job}):
+            raise RefusedError(f"Topic {topic} is read by {', '.join(others)} as well; it stays as long as they do.")
+        if not readers:
+            raise RefusedError(f"Topic {topic} is not one that {context.job} reads; correct its name, or leave it out.")
     names = tuple(manifest.name for manifest in snapshots.list(store, context.job))
     return Checked(versions=tuple(versions), snapshots=names, state=record.desired if record else checks.NOT_DEPLOYED)
 
@@ -46,6 +59,9 @@ def remove(context: StepContext) -> Removed:
         leases.grant(context.ports.store, context.job, context.operation.id, context.before.last_deployment)
     if topics := context.ports.ledger.delete_topics(keys.results_topics(context.job)):
         context.say(f"Removed topics of {context.job}: {', '.join(topics)}")
+    for topic in context.asked(DeleteJob).topics:
+        if context.ports.ledger.delete_topic(topic):
+            context.say(f"Removed topic {topic}, with its events")
     names = {"snapshots": context.checked.snapshots, "versions": context.checked.versions}
     for kind, prefixes in keys.removable(context.job).items():
         number = 0
