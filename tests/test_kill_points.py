@@ -14,6 +14,7 @@ from fakes import checks
 from fakes.rig import JOB, Killed, Rig, patient
 from fakes.walk import Point, Walk, killer, points_of
 from streamops import snapshots
+from streamops.model.definitions import Keep, Snapshots
 from streamops.model.errors import StreamOpsError
 from streamops.model.owner import Owner
 from streamops.model.records import FINAL
@@ -30,6 +31,7 @@ ASKED: dict[str, dict[str, object]] = {
     "cancel_job": {},
     "delete_job": {},
     "pause_job": {"action": "pause"},
+    "schedule_job": {"every": "1 hour", "keep": {"last": 2}},
     "upgrade_job": {"version": "v2", "snapshot": "s"},
     "rehearse_job": {"version": "live2", "observe_s": 1},
     "rollback_job": {},
@@ -94,6 +96,9 @@ def test_an_operation_killed_at_every_point_continues_where_it_was(rig: Rig, run
         checks.one_writer(rig, "v1", 3 if runbook == "rollback_job" else 2)
     elif runbook == "delete_job":
         checks.gone(rig)
+    elif runbook == "schedule_job":
+        assert rig.record().snapshots.plan == Snapshots(every="1 hour", keep=Keep(last=2))
+        checks.one_writer(rig, "v1", 1)
     elif runbook == "pause_job":
         assert rig.record().paused
         checks.one_writer(rig, "v1", 1)

@@ -27,7 +27,7 @@ def test_steps_of_a_task_stand_together_and_the_check_comes_first(runbook: Runbo
 
 @pytest.mark.parametrize("runbook", RUNBOOKS.values(), ids=RUNBOOKS)
 def test_a_way_back_has_only_steps_that_there_are(runbook: Runbook) -> None:
-    moment, minimal = now(), {"version": "v1", "snapshot": "s", "operation": "left"}
+    moment, minimal = now(), {"version": "v1", "snapshot": "s", "operation": "left", "every": "1 hour"}
     known = {name: value for name, value in minimal.items() if name in runbook.request.model_fields}
     if choices := fields(runbook.request).get("action", {}).get("enum"):
         known["action"] = choices[0]

@@ -35,6 +35,7 @@ from streamops.recount.report import Report
 from streamops.settings import REPOSITORY, Settings
 from streamops.store import documents, keys, waiting
 from streamops.store.object_store import ObjectStore
+from streamops.upkeep import scheduled
 from streamops.versions import artifacts
 
 JOB = "trade-analyser"
@@ -42,7 +43,9 @@ TOPIC = "trades"
 SYMBOLS = ("AAPL", "MSFT", "AMZN")
 MEASUREMENTS = ("avg_1s", "avg_1m", "vol_1s")
 RATE = 10_000
-RUNBOOKS = ("deploy_job", "start_job", "cancel_job", "upgrade_job")
+RUNBOOKS = ("deploy_job", "start_job", "cancel_job", "upgrade_job", "schedule_job")
+RETENTION, BY_ITSELF = "apply_retention", "scheduled_snapshots"
+KEEP = {"last": 1}
 HEALTHY_S = 300  # a machine with two cores may be busy with other things
 AROUND_S = 20  # the upgrade's own peak is left out of the lateness of the steady state
 
@@ -112,7 +115,7 @@ class Demo:
             self.wait_for_trades()
             self.publish()
             with self.story.part("Wait until Airflow has read the runbooks"):
-                runbooks.wait_ready(RUNBOOKS)
+                runbooks.wait_ready((*RUNBOOKS, RETENTION, BY_ITSELF))
             self.bring_v1(runbooks)
             rate = self.traffic("v1", self.options.traffic_before_s, watcher)
             before = gap.place(self.store, JOB, self.record().deployment)
@@ -123,9 +126,10 @@ class Demo:
             stages = tuple(artifacts.load_manifest(self.store, JOB, "v2").definition.stages)
             gaps = self.gaps(before, after, stages)
             self.traffic("v2", self.options.traffic_after_s, watcher)
+            kept = self._scheduled(runbooks)
             with self.story.part("Recount: compute everything again from the topic, and compare"):
                 recount = recount_job(self.settings, self.store, JOB)
-            return self._report(dashboard, watcher, operation, gaps, rate, recount)
+            return self._report(dashboard, watcher, operation, gaps, rate, recount) | {"scheduled": kept}
 
     def wait_for_trades(self) -> None:
         """Wait until trades arrive."""
@@ -209,6 +213,35 @@ class Demo:
             self.say(f"\nSavePoint1 is kept from an earlier demo (names are never reused); this one is {name}.")
         with self.story.part(f"Upgrade to v2 while trades keep coming, snapshot {name} (runbook upgrade_job)"):
             return self.run(runbooks, "upgrade_job", version="v2", snapshot=name, probation_s=self.options.probation_s)
+
+    def _scheduled(self, runbooks: Runbooks) -> dict[str, Any]:
+        """Two snapshots that nobody takes by hand, and what a rule for keeping decides about all there are."""
+        taken: dict[str, int] = {}
+
+        def two() -> bool:
+            last = scheduled.last_of(self.store, JOB)
+            if last and last.state == "taken" and last.slot > begun and last.snapshot not in taken:
+                taken[last.snapshot] = last.size
+                self.say(f"  {last.snapshot} taken {last.late_s:.1f} s after it was due ({last.size:,} bytes)")
+            return len(taken) >= 2
+
+        def schedule(**values: Any) -> Operation:
+            return self.story.run(runbooks, self.progress, request("schedule_job", job=JOB, **values))
+
+        with self.story.part("A snapshot every minute, without a restart (runbook schedule_job)"):
+            begun = schedule(every="1 minute", keep=KEEP).updated
+        with self.story.part(
+            "Two snapshots are taken by themselves while trades keep coming (DAG scheduled_snapshots)"
+        ):
+            until(two, HEALTHY_S, "No snapshot is taken by itself; is the DAG scheduled_snapshots paused?")
+        with self.story.part("The schedule of the definition again (runbook schedule_job)"):
+            schedule(as_defined=True)
+        rule = ", ".join(f"{name} {count}" for name, count in KEEP.items())
+        with self.story.part(f"What would go if only {rule} were kept (DAG apply_retention, Apply not ticked)"):
+            decided = runbooks.handed_on(RETENTION, {"job": JOB, "keep": KEEP})[JOB]["verdicts"]
+            for item in decided:
+                self.say(f"  {item['name']}: {'kept' if item['keep'] else 'would be removed'}, {item['why']}")
+        return {"taken": taken, "verdicts": decided}
 
     def free_name(self, stem: str) -> str:
         """A snapshot name that is not taken."""
@@ -339,6 +372,10 @@ def summary(report: dict[str, Any]) -> list[str]:
     for step in upgrade["steps"]:
         if step["ended_ms"] is not None:
             lines.append(f"  step     {(step['ended_ms'] - step['started_ms']) / 1000:6.1f} s  {step['title']}")
+    kept = report["scheduled"]
+    goes = [item["name"] for item in kept["verdicts"] if not item["keep"]]
+    lines.append(f"snapshots  {', '.join(kept['taken'])} were taken by themselves")
+    lines.append(f"  kept     all; if only the last one were: without {', '.join(goes) or 'none of them'}")
     if late := report["lateness"]:
         lines.append(f"lateness   p50 {late['p50']:.1f} s, p99 {late['p99']:.1f} s, apart from the upgrade")
     for item in recount["measurements"]:

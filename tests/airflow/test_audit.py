@@ -50,6 +50,7 @@ ASKED: dict[str, dict[str, Any]] = {
     "rehearse_job": {"version": "live2", "observe_s": 1},
     "scale_cluster": {"size": 1},
     "pause_job": {"action": "pause"},
+    "schedule_job": {"every": "1 hour"},
     "manage_snapshot": {"action": "pin", "snapshot": "s0"},
     "settle_operation": {"action": "abort", "operation": "left"},
 }

@@ -37,7 +37,12 @@ def cluster(stack: Settings) -> Iterator[Settings]:
 @pytest.mark.full
 def test_the_tutorial_is_replayed_and_leaves_nothing_behind(cluster: Settings) -> None:
     lines: list[str] = []
-    Transactions(cluster, lines.append).tell()
+
+    def say(line: str) -> None:
+        lines.append(line)
+        print(line, flush=True)  # what a failed test shows
+
+    Transactions(cluster, say).tell()
 
     last = len(lines) - lines[::-1].index("$ streamops logs transactions --logger sink")
     logged = "\n".join(lines[last : lines.index(next(line for line in lines[last:] if line.startswith("\n==")))])

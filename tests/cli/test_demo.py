@@ -11,7 +11,9 @@ from demos.fleet import story as fleet_story
 from demos.report import elasticity as elasticity_page
 from demos.report import fleet as fleet_page
 from demos.upgrade import JOB, MEASUREMENTS, RATE, Demo, Options, summary, write
+from runbooks import at_work
 from stack import lifecycle
+from streamops import snapshots
 from streamops.cli.story import start_stack
 from streamops.clients.airflow import Airflow
 from streamops.operations.follow import Runbooks
@@ -43,7 +45,8 @@ def traffic(stack: Settings) -> Iterator[Settings]:
 def told(settings: Settings, directory: Path) -> tuple[dict, list[str]]:
     lines: list[str] = []
     options = Options(traffic_before_s=8, traffic_after_s=10, probation_s=5, report=directory)
-    report = Demo(settings, options, lines.append, lambda: lambda steps: None).tell()
+    with at_work(settings, "scheduled_snapshots"):
+        report = Demo(settings, options, lines.append, lambda: lambda steps: None).tell()
     data, page = write(report, directory)
     assert json.loads(data.read_text()) == json.loads(json.dumps(report))
     assert report["upgrade"]["snapshot"] in page.read_text()
@@ -67,6 +70,10 @@ def test_the_demo_tells_its_story(traffic: Settings, tmp_path: Path) -> None:
     assert all(report["series"]["avg_1s"][symbol] for symbol in ("AAPL", "MSFT", "AMZN"))
     assert report["series"]["vol_1s"][0][0] >= upgrade["switch_ms"] - 60_000
     assert any("CLEAN" in line for line in summary(report))
+    first, second = report["scheduled"]["taken"]
+    kept = {item["name"]: item["keep"] for item in report["scheduled"]["verdicts"]}
+    assert (kept[first], kept[second], kept["SavePoint1"]) == (False, True, True)  # v2 started from the third
+    assert {first, second} <= {item.name for item in snapshots.list(ObjectStore(traffic), JOB)}  # nothing was applied
 
 
 @pytest.mark.long

@@ -67,6 +67,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "cancel": verbs.cancel,
     "start": verbs.start,
     "snapshot": verbs.snapshot,
+    "schedule": verbs.schedule,
     "rollback": verbs.rollback,
     "restore": verbs.restore,
     "recount": prove.recount,

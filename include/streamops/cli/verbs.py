@@ -12,7 +12,7 @@ from streamops.cli.progress import Progress
 from streamops.clients.airflow import Airflow
 from streamops.model.owner import Owner, current_user
 from streamops.operations import checks, rehearsals, runbooks
-from streamops.operations.facts import Checked
+from streamops.operations.facts import Checked, Planned
 from streamops.operations.follow import Runbooks, request
 from streamops.operations.operation import Operation, Request
 from streamops.operations.requests import NewVersion
@@ -116,6 +116,13 @@ pause = verb(
     {"action": "pause"},
 )
 resume = verb("pause_job", lambda done: f"{done.job} is looked after again.", {"action": "resume"})
+
+
+schedule = verb(
+    "schedule_job",
+    lambda done: f"Snapshots of {done.job}: {done.reported('note', Planned).plan}.",
+    keep="--keep NAME=COUNT",
+)
 
 
 def run(json: bool, runbook: str, *, without_airflow: bool = False, **values: Any) -> Operation:

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Literal
 
 from streamops.model import results
-from streamops.model.definitions import Param
+from streamops.model.definitions import Keep, Param, Snapshots
 from streamops.model.stored import Part, Stored
 
 Offsets = dict[str, dict[str, int]]  # source -> partition -> next offset to read
@@ -42,6 +42,20 @@ class State(StrEnum):
 FINAL = frozenset({State.STOPPED, State.STOPPED_WITH_SNAPSHOT, State.FAILED})
 
 
+class ChosenSnapshots(Part):
+    """A schedule and a rule for keeping that were set for a job, instead of those of its definition."""
+
+    since: datetime  # no time before that is made up for
+    every: str | None = None
+    cron: str | None = None
+    keep: dict[str, int] = {}
+
+    @property
+    def plan(self) -> Snapshots:
+        """As a definition says it."""
+        return Snapshots(every=self.every, cron=self.cron, keep=Keep(**self.keep) if self.keep else None)
+
+
 class JobRecord(Stored):
     """What should be: written only by operations, conditionally."""
 
@@ -54,6 +68,7 @@ class JobRecord(Stored):
     standby: str | None = None  # a launch that may warm up, but not take the lease
     paused: bool = False  # reconciliation leaves it alone
     snapshot: str | None = None  # the snapshot it was stopped with, if any
+    snapshots: ChosenSnapshots | None = None  # None: as its definition says
     changed_by: str = ""  # operation id
     fence: int = 0  # of the highest lock that wrote it; what holds a lower one may not
 

@@ -200,6 +200,12 @@ class Paused(Facts):
     paused: bool = False
 
 
+class Planned(Facts):
+    """When snapshots are taken by themselves now, and which are kept, in words."""
+
+    plan: str = ""
+
+
 class Removed(Facts):
     """Objects that were deleted, by kind: ``KIND_objects``."""
 

@@ -57,9 +57,9 @@ class Pruned:
 
 
 def keep_of(store: ObjectStore, job: str) -> Keep | None:
-    """The rule in the definition of the job's current version; None when it has none, which keeps everything."""
-    definition = artifacts.current(store, jobs.record(store, job))
-    return definition.snapshots.keep if definition and definition.snapshots else None
+    """The rule that was set for the job, or is in its definition; None when there is none, which keeps everything."""
+    plan = artifacts.snapshot_plan(store, jobs.record(store, job))
+    return plan.keep if plan else None
 
 
 def candidates(store: ObjectStore, job: str) -> list[Candidate]:

@@ -23,11 +23,14 @@ from streamops.versions import artifacts
 def plan_of(store: ObjectStore, job: str) -> tuple[Snapshots | None, datetime | None]:
     """The schedule of a job that should be running, and since when it has had it; None otherwise."""
     record = jobs.record(store, job)
-    definition = artifacts.current(store, record)
-    if definition is None or record is None or record.desired != "running" or not record.deployment:
+    if record is None or record.desired != "running" or not record.deployment:
         return None, None
+    plan = artifacts.snapshot_plan(store, record)
     deployment = documents.read(store, keys.deployment(job, record.deployment), records.Deployment)
-    return definition.snapshots, deployment.value.created if deployment else None
+    if plan is None or deployment is None:
+        return plan, None
+    since = deployment.value.created
+    return plan, max(since, record.snapshots.since) if record.snapshots else since
 
 
 def last_of(store: ObjectStore, job: str) -> Last | None:

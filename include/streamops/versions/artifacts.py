@@ -18,7 +18,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from streamops.model import definitions, records
-from streamops.model.definitions import Definition
+from streamops.model.definitions import Definition, Snapshots
 from streamops.model.errors import DefinitionError, NotFoundError, PublishedError
 from streamops.model.names import SCRATCH, checked
 from streamops.model.owner import Publisher
@@ -257,6 +257,14 @@ def topics_read(store: ObjectStore, job: str) -> set[str]:
     given = {pair for found in deployed if found for pair in found.value.topics.items()}
     names = {name for name, _ in defined}
     return {topic for _, topic in defined} | {place for name, place in given if name in names}
+
+
+def snapshot_plan(store: ObjectStore, record: JobRecord | None) -> Snapshots | None:
+    """When snapshots of a job are taken and which are kept: as was set for it, else as its definition says."""
+    if record is not None and record.snapshots:
+        return record.snapshots.plan
+    definition = current(store, record)
+    return definition.snapshots if definition else None
 
 
 def load_manifest(store: ObjectStore, job: str, version: str) -> ArtifactManifest:

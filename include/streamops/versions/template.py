@@ -40,6 +40,7 @@ stages:
     # How a recount computes the same result from the topic, independently of the code:
     recount: {{source: clicks, aggregate: count, by: [page], window: 1 minute}}
 resources: {{cores: 2, executor_memory: 1g, driver_memory: 1g}}
+snapshots: {{every: 1 hour, keep: {{last: 3, hourly: 24, daily: 7}}}}
 """
 
 _SAMPLES = "".join(

@@ -107,7 +107,8 @@ class RetentionOperator(JobsOperator):
                 what = "kept" if verdict.keep else "would be removed"
                 self.log.info("%s/%s %s: %s", job, verdict.name, what, verdict.why)
             self.log.info("Nothing was touched; tick Apply to have it done")
-            return {"would_remove": [verdict.name for verdict in planned.verdicts if not verdict.keep]}
+            would_remove = [verdict.name for verdict in planned.verdicts if not verdict.keep]
+            return {"would_remove": would_remove, "verdicts": planned.told()["verdicts"]}
         try:
             done = self.hook.prune(job, keep)
         except LockedError as error:
