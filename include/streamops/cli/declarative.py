@@ -33,7 +33,7 @@ ABSENT = "not there"
 
 Files = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[FILE...]", help="YAML documents of kind topic, job, snapshot or cluster; - is stdin."),
+    typer.Argument(metavar="FILE", help="YAML documents of kind topic, job, snapshot or cluster; - is stdin."),
 ]
 More = Annotated[list[str] | None, typer.Option("-f", "--file", metavar="FILE", help="A file; - is stdin. Repeatable.")]
 
@@ -76,9 +76,7 @@ def get(files: Files = None, file: More = None, json: console.Json = False) -> N
 
 
 def delete(
-    what: Annotated[
-        list[str] | None, typer.Argument(metavar="[FILE|JOB...]", help="Jobs, or files as of 'apply'.")
-    ] = None,
+    what: Annotated[list[str] | None, typer.Argument(metavar="FILE|JOB", help="Jobs, or files as of 'apply'.")] = None,
     file: More = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
