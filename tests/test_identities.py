@@ -52,6 +52,8 @@ PLACES = {  # one key of each kind
     "lock": keys.lock(JOB),
     "receipt": keys.receipt(JOB, "deploy-1"),
     "operation": keys.operation(JOB, "deploy-1"),
+    "told": keys.told(JOB, "deploy-1"),
+    "rehearsal": keys.rehearsal(JOB, "rehearse-1"),
     "cluster": keys.cluster(),
     "inventory": keys.inventory(),
 }
@@ -65,7 +67,7 @@ MAY_WRITE = {
 MAY_DELETE = {
     "jobs": {"checkpoint", "warm-up", "second", "log"},
     "operations": set[str](),
-    "retention": EVERYTHING - {"runtime", "library", "lock", "receipt", "operation", "cluster", "inventory"},
+    "retention": EVERYTHING - {"runtime", "library", "lock", "receipt", "operation", "told", "cluster", "inventory"},
 }
 
 
@@ -182,10 +184,27 @@ def test_only_the_stack_changes_the_bucket_and_the_identities(here: Installation
         ensure_identities(settings, {"more": more})
 
 
-def test_drivers_do_not_even_read_snapshots_and_others_are_nobody_here(here: Installation, bucket: Settings) -> None:
-    for key in (DATA, keys.manifest(JOB, "s")):
-        assert denied(lambda key=key: here.driver.get(key))
-    assert here.driver.get(keys.artifact(JOB, "v1", "a" * 64)).body == b"there"
+UNSEEN = {"snapshot's data", "manifest", "removed", "pin", "lock", "receipt", "operation", "told", "rehearsal"}
+
+
+def test_drivers_neither_read_nor_list_snapshots_and_what_operations_keep(here: Installation) -> None:
+    driver, client = here.driver, object_server.client(here.who["jobs"])
+    for name, key in PLACES.items():
+        assert denied(lambda key=key: driver.get(key)) == denied(lambda key=key: driver.head(key)) == (name in UNSEEN)
+        if name not in UNVERSIONED:
+            here.overwrite(key, b"newer")
+        for version in here.versions(key):
+            way = lambda version=version: driver.get(version.key, version.version_id)  # noqa: E731
+            assert denied(way) == (name in UNSEEN), name  # MinIO cannot tell a newest version from the others
+    for prefix in ("", "snapshots/", "cluster/", "job"):
+        assert denied(lambda prefix=prefix: list(driver.list(prefix))), prefix
+        assert denied(lambda prefix=prefix: list(driver.versions(prefix))), prefix
+    assert denied(lambda: client.list_multipart_uploads(Bucket=driver.bucket))
+    for prefix in (keys.stage(JOB, 1, 1, "a"), keys.launches(JOB), keys.versions(JOB)):
+        assert list(driver.list(prefix)), prefix
+
+
+def test_nobody_of_one_installation_is_anybody_in_another(here: Installation, bucket: Settings) -> None:
     elsewhere = object_server.fresh_bucket(bucket)
     for settings in (elsewhere, elsewhere.for_retention(), object_server.as_job(elsewhere)):
         stranger = ObjectStore(settings.model_copy(update={"s3_bucket": bucket.s3_bucket}))

@@ -116,9 +116,11 @@ def node(layout: Layout, pairs: dict[str, str]) -> None:
     layout.node.mkdir(parents=True, exist_ok=True)
     submitter(layout)
     here = ("KAFKA_BOOTSTRAP_SERVERS", "S3_ENDPOINT", "S3_BUCKET")
-    influx = ("INFLUX_URL", "INFLUX_ORG", "INFLUX_TOKEN", "INFLUX_BUCKET", "INFLUX_USER")
-    # What drivers and executors are at the object store: no other identity is known on a node.
+    influx = ("INFLUX_URL", "INFLUX_ORG", "INFLUX_BUCKET")
+    # What drivers and executors are at the servers: no other identity is known on a node. Before the first start of
+    # InfluxDB there is no token yet, and no driver either.
     jobs = {"S3_ACCESS_KEY": pairs["S3_JOBS_ACCESS_KEY"], "S3_SECRET_KEY": pairs["S3_JOBS_SECRET_KEY"]}
+    jobs["INFLUX_TOKEN"] = layout.influx_writer.read_text() if layout.influx_writer.is_file() else ""
     wanted = {key: pairs[key] for key in (*here, *influx)} | jobs
     write_private(layout.node / "node.env", render_pairs("Private: what drivers on this node may reach.", wanted))
     keys = f"aws_access_key_id = {jobs['S3_ACCESS_KEY']}\naws_secret_access_key = {jobs['S3_SECRET_KEY']}\n"

@@ -129,6 +129,11 @@ class Layout:
         return self.home / "node"
 
     @property
+    def influx_writer(self) -> Path:
+        """Private: the token that drivers write to InfluxDB with, which InfluxDB has chosen."""
+        return self.home / "told" / "influx-writer"
+
+    @property
     def nodes_file(self) -> Path:
         """The inventory of nodes."""
         return self.home / "nodes.yaml"

@@ -160,7 +160,8 @@ def _complete(layout: Layout, supervisor: Supervisor, generator: bool) -> bool:
         return False  # without the object store no one knows the members
     if not generator:
         optional.add(GENERATOR)
-    return all(program.state == "RUNNING" for program in supervisor.programs() if program.name not in optional)
+    running = (program.state == "RUNNING" for program in supervisor.programs() if program.name not in optional)
+    return layout.influx_writer.is_file() and all(running)
 
 
 def _members(layout: Layout) -> list[str]:
@@ -182,10 +183,16 @@ def _start_all(layout: Layout, supervisor: Supervisor, say: Say) -> None:
         configure.format_kafka(layout, read_pairs(layout.env_file))
         return server("kafka", ready.kafka, 150)
 
+    def influxd() -> str:
+        server("influxd", ready.influxd, 90)
+        configure.node(layout, read_pairs(layout.env_file))
+        return "influxd"
+
     def spark() -> str:
         server("spark-master", ready.master, 150)
         store.result()  # which has the record of the members
         cluster_record.publish_inventory(ObjectStore(Settings.load(layout.env_file)), nodes.load(layout.nodes_file))
+        influxdb.result()  # which tells what drivers write with
         members = _members(layout)
         for worker in members:
             supervision.connect(layout).start(worker)
@@ -204,8 +211,9 @@ def _start_all(layout: Layout, supervisor: Supervisor, say: Say) -> None:
 
     with ThreadPoolExecutor(5) as pool:
         store = pool.submit(server, "minio", ready.minio, 90)
-        others = [pool.submit(task) for task in (airflow, kafka, lambda: server("influxd", ready.influxd, 90), spark)]
-        for done in as_completed([store, *others]):
+        influxdb = pool.submit(influxd)
+        others = [pool.submit(task) for task in (airflow, kafka, spark)]
+        for done in as_completed([store, influxdb, *others]):
             say(f"{done.result()} ready")
 
 

@@ -13,8 +13,9 @@ from typing import Any
 from pydantic import SecretStr
 
 from stack.layout import Layout
+from stack.private import write_private
 from streamops.clients.kafka import Ledger
-from streamops.clients.provision import Identity, ensure_bucket, ensure_identities, ensure_influx
+from streamops.clients.provision import Identity, ensure_bucket, ensure_identities, ensure_influx, ensure_influx_writer
 from streamops.model.errors import StreamOpsError, UnreachableError
 from streamops.settings import Settings, read_pairs
 from streamops.store import identities, waiting
@@ -56,9 +57,12 @@ def _identities(pairs: Mapping[str, str]) -> dict[str, Identity]:
 
 
 def influxd(layout: Layout) -> str:
-    """Empty when InfluxDB has its organisation, bucket and token."""
-    pairs = read_pairs(layout.env_file)
-    ensure_influx(Settings.load(layout.env_file), pairs["INFLUX_USER"], pairs["INFLUX_PASSWORD"])
+    """Empty when InfluxDB has its organisation, bucket and tokens."""
+    pairs, settings = read_pairs(layout.env_file), Settings.load(layout.env_file)
+    ensure_influx(settings, pairs["INFLUX_USER"], pairs["INFLUX_PASSWORD"])
+    known = layout.influx_writer.read_text() if layout.influx_writer.is_file() else ""
+    if (token := ensure_influx_writer(settings, known)) != known:
+        write_private(layout.influx_writer, token)
     return ""
 
 

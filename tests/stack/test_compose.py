@@ -115,7 +115,7 @@ def test_each_container_has_the_secrets_that_its_configuration_needs(name: str, 
     if name in (*container.NODES, "spark-master"):
         configure.node(place, pairs)
         assert pairs["SUPERVISOR_PASSWORD"] == "supervisor_password"
-        others = {"S3_ACCESS_KEY", "S3_RETENTION_ACCESS_KEY", "S3_LOGS_ACCESS_KEY"}
+        others = {"INFLUX_TOKEN", "S3_ACCESS_KEY", "S3_RETENTION_ACCESS_KEY", "S3_LOGS_ACCESS_KEY"}
         assert not {*others, "SNAPSHOT_KEYS", "AIRFLOW_PASSWORD"} & set(pairs)
     elif name == "cli":
         airflows = {"AIRFLOW_JWT_SECRET", "AIRFLOW_SECRET_KEY", "AIRFLOW_FERNET_KEY", "S3_LOGS_ACCESS_KEY"}
@@ -127,6 +127,16 @@ def test_each_container_has_the_secrets_that_its_configuration_needs(name: str, 
     if name in (*AIRFLOW, "cli"):
         configure.inventory(place, pairs)
         assert not {"MINIO_ROOT_PASSWORD", "S3_JOBS_ACCESS_KEY", "INFLUX_PASSWORD"} & set(pairs)
+
+
+def test_what_influxdb_tells_the_one_that_asks_reaches_every_node_and_no_one_else(tmp_path: Path) -> None:
+    place = container.layout("init", Path("/var/lib/streamops")).influx_writer.parent
+    mounted = {name: [item for item in SERVICES[name].get("volumes", []) if item.startswith("told:")] for name in OURS}
+    writable, readable = [f"told:{place}"], [f"told:{place}:ro"]
+    assert {name: item for name, item in mounted.items() if item} == {
+        "init": writable,
+        **dict.fromkeys(container.NODES, readable),
+    }
 
 
 def test_a_node_is_a_machine_of_its_own(tmp_path: Path) -> None:

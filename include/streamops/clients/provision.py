@@ -211,6 +211,48 @@ def remove_identity(settings: BucketSettings, name: str, access_key: str) -> Non
             )
 
 
+_WRITER = "streamops: what drivers write with"  # by which InfluxDB's list of tokens names it
+
+
+def ensure_influx_writer(settings: Settings, known: str = "") -> str:
+    """The token that may write to the bucket and do nothing else; InfluxDB chooses it, and tells it once.
+
+    Args:
+        settings: with a token that may do everything.
+        known: what this returned before; it is kept while InfluxDB knows it.
+
+    Raises:
+        UnreachableError: InfluxDB does not answer (yet), or not as expected.
+    """
+
+    def client(token: str) -> httpx.Client:
+        headers = {"Authorization": f"Token {token}"}
+        return httpx.Client(base_url=settings.influx_url, headers=headers, timeout=10, trust_env=False)
+
+    try:
+        with client(known) as writer:
+            if known and writer.get("/api/v2/buckets").status_code != httpx.codes.UNAUTHORIZED:
+                return known
+        with client(settings.influx_token.get_secret_value()) as everything:
+            asked = {"name": settings.influx_bucket, "org": settings.influx_org}
+            bucket = everything.get("/api/v2/buckets", params=asked).raise_for_status().json()["buckets"][0]
+            resource = {"type": "buckets", "id": bucket["id"], "orgID": bucket["orgID"]}
+            wanted = {
+                "orgID": bucket["orgID"],
+                "description": _WRITER,
+                "permissions": [{"action": "write", "resource": resource}],
+            }
+            listed = everything.get("/api/v2/authorizations").raise_for_status().json()["authorizations"]
+            made: str = everything.post("/api/v2/authorizations", json=wanted).raise_for_status().json()["token"]
+            for lost in (item for item in listed if item["description"] == _WRITER):
+                everything.delete(f"/api/v2/authorizations/{lost['id']}").raise_for_status()
+            return made
+    except (httpx.HTTPError, ValueError, LookupError) as error:
+        raise UnreachableError(
+            f"InfluxDB at {settings.influx_url} did not answer ({type(error).__name__}); see its log."
+        ) from error
+
+
 def ensure_influx(settings: Settings, user: str, password: str) -> bool:
     """Give an empty InfluxDB its user, organisation, bucket and token; True if that happened now.
 

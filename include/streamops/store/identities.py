@@ -30,11 +30,13 @@ def policy(name: Name, bucket: str) -> dict[str, Any]:
 
 
 def _jobs(bucket: str) -> list[dict[str, Any]]:
-    read = (*keys.every_artifact(), *keys.every_checkpoint(), *keys.every_checkpoint_ancestor(), *keys.every_job())
-    read = (*read, keys.cluster())  # a node that starts asks whether it is a member
+    seen = (*keys.every_artifact(), *keys.every_checkpoint(), *keys.every_checkpoint_ancestor(), *keys.every_job())
+    read = (*seen, keys.cluster())  # a node that starts asks whether it is a member
+    listing = _listing(bucket, ("s3:ListBucket",)) | {"Condition": {"StringLike": {"s3:prefix": list(seen)}}}
     return [
-        _listing(bucket),
+        listing,
         _objects("Allow", _READ, bucket, read),
+        _objects("Deny", _READ, bucket, keys.every_operation_note()),  # one pattern has room for all that is left
         _objects("Allow", _WRITE, bucket, (*keys.every_checkpoint(), *keys.every_driver_note())),
         _objects("Allow", ("s3:DeleteObject",), bucket, (*keys.every_checkpoint(), *keys.every_driver_scrap())),
         _no_version(bucket),
@@ -70,8 +72,8 @@ def _logs(bucket: str) -> list[dict[str, Any]]:
 _STATEMENTS = {"jobs": _jobs, "operations": _operations, "retention": _retention, "logs": _logs}
 
 
-def _listing(bucket: str) -> dict[str, Any]:
-    return {"Effect": "Allow", "Action": list(_LIST), "Resource": [f"arn:aws:s3:::{bucket}"]}
+def _listing(bucket: str, actions: Iterable[str] = _LIST) -> dict[str, Any]:
+    return {"Effect": "Allow", "Action": list(actions), "Resource": [f"arn:aws:s3:::{bucket}"]}
 
 
 def _no_version(bucket: str) -> dict[str, Any]:

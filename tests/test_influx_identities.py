@@ -1,0 +1,122 @@
+"""What drivers are at a real InfluxDB: they write into their bucket, and are refused everything else."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from pydantic import SecretStr
+
+from stack import builds, configure, private, ready
+from stack.layout import Layout
+from streamops.clients.influx import Points
+from streamops.clients.provision import ensure_influx_writer
+from streamops.model.errors import StreamOpsError, UnreachableError
+from streamops.settings import Settings, read_pairs
+
+
+@contextmanager
+def running(directory: Path, port: int) -> Iterator[None]:
+    """The pinned InfluxDB on a port of loopback, with what ``directory`` holds."""
+    directory.mkdir(parents=True, exist_ok=True)
+    binary = builds.INFLUXD.find() or builds.INFLUXD.build(directory / "build.log")
+    files = [f"--{name}-path={directory / name}" for name in ("bolt", "sqlite", "engine")]
+    command = [str(binary), "--reporting-disabled", f"--http-bind-address=127.0.0.1:{port}", *files]
+    with (directory / "influxd.log").open("w") as log:
+        server = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+    try:
+        yield
+    finally:
+        server.terminate()
+        server.wait(30)
+
+
+@pytest.fixture(scope="module")
+def layout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Layout]:
+    """A stack of which only InfluxDB runs, as a start has left it."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    place = Layout(tmp_path_factory.mktemp("stack"), 0)
+    pairs = private.prepare_env(place, place.home / "spark") | {"INFLUX_URL": f"http://127.0.0.1:{port}"}
+    private.write_private(place.env_file, private.render_pairs("", pairs))
+    with running(place.data / "influxdb", port):
+        ready.wait("influxd", ready.influxd, place, 60)
+        configure.write_all(place, pairs)
+        yield place
+
+
+@pytest.fixture(scope="module")
+def everything(layout: Layout) -> Settings:
+    return Settings.load(layout.env_file)
+
+
+@pytest.fixture(scope="module")
+def driver(layout: Layout) -> Settings:
+    """What every driver reads."""
+    return Settings.load(layout.node / "node.env")
+
+
+def test_a_driver_writes_into_its_bucket(driver: Settings, everything: Settings) -> None:
+    Points(driver).write_lines(["m value=1.5 1000"])
+    assert list(Points(everything).read("m", 0, 2000)) == [(1000, (), 1.5)]
+
+
+def test_a_driver_does_not_read_and_does_nothing_elsewhere(driver: Settings, everything: Settings) -> None:
+    Points(everything).write_lines(["kept value=2.5 1000"])
+    points, elsewhere = Points(driver), Points(driver.model_copy(update={"influx_bucket": "_monitoring"}))
+    for forbidden in (
+        lambda: points.records(f'from(bucket: "{driver.influx_bucket}") |> range(start: 0)'),
+        lambda: list(points.read("kept", 0, 2000)),
+        lambda: elsewhere.write_lines(["m value=1 1"]),
+        lambda: elsewhere.delete("kept", 0, 2000),  # in its own it may: to InfluxDB, a deletion is a write
+    ):
+        with pytest.raises(StreamOpsError) as refused:
+            forbidden()
+        assert not isinstance(refused.value, UnreachableError)
+    assert list(Points(everything).read("kept", 0, 2000)) == [(1000, (), 2.5)]
+
+
+def test_a_driver_sees_and_makes_no_token_bucket_or_user(driver: Settings, everything: Settings) -> None:
+    def client(settings: Settings) -> httpx.Client:
+        token = settings.influx_token.get_secret_value()
+        return httpx.Client(base_url=driver.influx_url, headers={"Authorization": f"Token {token}"}, trust_env=False)
+
+    with client(everything) as operator, client(driver) as own:
+        organisation = operator.get("/api/v2/orgs").json()["orgs"][0]["id"]
+        for what in ("authorizations", "buckets", "orgs", "users"):
+            assert operator.get(f"/api/v2/{what}").json()[what]
+            answer = own.get(f"/api/v2/{what}")
+            assert answer.status_code in (401, 403) or answer.json()[what] == [], what
+        everywhere = {"action": "read", "resource": {"type": "buckets", "orgID": organisation}}
+        more = {"orgID": organisation, "permissions": [everywhere]}
+        assert own.post("/api/v2/authorizations", json=more).status_code in (401, 403)
+        assert own.post("/api/v2/buckets", json={"orgID": organisation, "name": "more"}).status_code in (401, 403)
+
+
+def test_the_token_stays_over_starts_and_one_that_was_lost_is_replaced_and_refused(
+    layout: Layout, driver: Settings, everything: Settings
+) -> None:
+    own = driver.influx_token.get_secret_value()
+    assert ready.influxd(layout) == ""
+    assert layout.influx_writer.read_text() == own
+    layout.influx_writer.unlink()
+    assert ready.influxd(layout) == ""
+    another = layout.influx_writer.read_text()
+    assert another != own
+    with pytest.raises(StreamOpsError, match="refused a write"):
+        Points(driver).write_lines(["m value=1 1"])
+    Points(driver.model_copy(update={"influx_token": SecretStr(another)})).write_lines(["m value=1 1"])
+    assert ensure_influx_writer(everything, "unknown") not in ("unknown", own, another)
+
+
+def test_the_token_that_may_do_everything_is_on_no_node(layout: Layout, everything: Settings) -> None:
+    secret = everything.influx_token.get_secret_value()
+    assert not [path for path in layout.node.rglob("*") if path.is_file() and secret in path.read_text()]
+    assert "INFLUX_USER" not in read_pairs(layout.node / "node.env")
+    assert layout.influx_writer.stat().st_mode & 0o077 == 0
