@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from fakes.fixtures import bucket, object_store_server  # noqa: F401
+from streamops.cli import authoring
 from streamops.model.errors import DefinitionError, NotFoundError, PublishedError
 from streamops.settings import Settings
 from streamops.store import jobs, keys
@@ -140,3 +141,22 @@ def test_code_that_does_not_fit_is_refused_before_anything_is_uploaded(
     with pytest.raises(DefinitionError, match=says):
         artifacts.publish(store, job)
     assert artifacts.versions(store, "clicks") == []
+
+
+@pytest.mark.full
+def test_a_jobs_code_is_checked_and_tried_out_without_what_the_caller_knows(
+    job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = tmp_path / "told"
+    code = job / "clicks.py"
+    writes = f"import os\nfrom pathlib import Path\nPath({str(told)!r}).open('a').write(repr(dict(os.environ)))\n"
+    code.write_text(code.read_text().replace("from pyspark", f"{writes}from pyspark", 1))
+    monkeypatch.setenv("STREAMOPS_ENV_FILE", "/canary/stack.env")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "canary")
+    monkeypatch.chdir(job.parent)
+    assert artifacts.plans(Path(job.name), "v1")
+    checked = told.read_text()
+    authoring.try_out(Path(job.name))
+    assert told.read_text() != checked
+    assert "canary" not in told.read_text()
+    assert f"'HOME': {os.environ['HOME']!r}" not in told.read_text()

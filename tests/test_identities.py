@@ -317,6 +317,8 @@ def test_each_secret_is_only_where_it_is_needed(tmp_path: Path) -> None:
             "S3_RETENTION_SECRET_KEY",
             "S3_JOBS_SECRET_KEY",
             "S3_LOGS_SECRET_KEY",
+            "SNAPSHOT_KEYS",
+            "INFLUX_TOKEN",
         )
     }
     airflow = "airflow/connections.json"
@@ -326,6 +328,8 @@ def test_each_secret_is_only_where_it_is_needed(tmp_path: Path) -> None:
         "S3_RETENTION_SECRET_KEY": {airflow},
         "S3_JOBS_SECRET_KEY": {"node/node.env", "node/credentials"},
         "S3_LOGS_SECRET_KEY": {airflow},
+        "SNAPSHOT_KEYS": {airflow},
+        "INFLUX_TOKEN": {airflow},
     }
-    assert len({pairs[name] for name in holders}) == 5
+    assert len({pairs[name] for name in holders}) == len(holders)
     assert not [path for paths in holders.values() for path in paths if os.stat(tmp_path / path).st_mode & 0o077]

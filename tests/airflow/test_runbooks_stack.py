@@ -519,7 +519,7 @@ def streamops(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_no_secret_is_in_any_log_or_xcom(airflow, job, stack):
-    assert secrets_shown(airflow, job, stack) == []
+    assert secrets_shown(airflow, job) == []
 
 
 @pytest.mark.long

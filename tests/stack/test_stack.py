@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from fresh_job import as_root
+from runbooks import secrets_of
 from stack import configure, lifecycle, supervision
 from stack.layout import Layout
 from stack.programs import GENERATOR, Traffic
@@ -39,14 +40,12 @@ def until(condition: Callable[[], bool], deadline_s: float = 60) -> None:
     assert waiting.until(condition, deadline_s, 0.2), "the condition did not come true in time"
 
 
-def secrets_of(layout: Layout) -> dict[str, bytes]:
-    pairs = read_pairs(layout.env_file)
-    secret = ("PASSWORD", "TOKEN", "SECRET", "_SECRET_KEY", "_FERNET_KEY")
-    return {key: value.encode() for key, value in pairs.items() if key.endswith(secret)}
+def encoded(layout: Layout) -> dict[str, bytes]:
+    return {key: value.encode() for key, value in secrets_of(layout).items()}
 
 
 def test_every_file_with_a_secret_is_readable_by_its_owner_only(layout: Layout) -> None:
-    secrets = secrets_of(layout)
+    secrets = encoded(layout)
     assert len(secrets) >= 10
     # What servers store is their own; everything that the stack writes is looked at.
     files = [path for path in layout.home.rglob("*") if path.is_file() and layout.data not in path.parents]
@@ -61,7 +60,7 @@ def test_every_file_with_a_secret_is_readable_by_its_owner_only(layout: Layout) 
 
 
 def test_no_secret_is_in_a_process_list_or_a_log(layout: Layout) -> None:
-    secrets = secrets_of(layout)
+    secrets = encoded(layout)
     looked_at = 0
     for process in lifecycle.processes(layout):
         try:

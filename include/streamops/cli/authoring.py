@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 from typing import Annotated
 
@@ -48,9 +49,10 @@ def try_out(directory: Directory, version: Version = None) -> None:
     definition = definitions.load(artifacts.definition_file(directory, version))
     library = libraries.beside(directory, definition.library) if definition.library else None
     command = local_spark.command("rehearse", str(directory), *((version,) if version else ()))
-    environment = local_spark.environment(library)
     console.say("Starting local Spark ...")
-    ended = subprocess.run(command, env=environment, stderr=subprocess.PIPE, text=True, check=False)
+    with tempfile.TemporaryDirectory() as home:  # a job finds no more of this environment than on the cluster
+        environment = local_spark.environment(library, bare=Path(home))
+        ended = subprocess.run(command, env=environment, stderr=subprocess.PIPE, text=True, check=False)
     if ended.returncode:
         lines = ended.stderr.splitlines()
         told = next((line.removeprefix("error: ") for line in reversed(lines) if line.startswith("error: ")), "")

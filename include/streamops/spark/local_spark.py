@@ -49,7 +49,7 @@ def environment(library: Path | None = None, *, bare: Path | None = None) -> dic
         bare: the home directory of a process that is to find nothing of this one's environment but where things are.
     """
     places = [str(runtime_package().parent), str(PACKAGES)]
-    places += [str(library)] if library else []
+    places += [str(library.resolve())] if library else []
     places.append(os.environ.get("PYTHONPATH", ""))
     home = {} if "SPARK_HOME" in os.environ else _spark_home()
     inherited = dict(os.environ)

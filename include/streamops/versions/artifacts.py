@@ -376,7 +376,8 @@ def _importable(name: str) -> str | None:
 def plans(directory: Path, version: str, library: Path | None = None, *, gives_way: bool = False) -> dict[str, Any]:
     """The fingerprints of a version's stages, after its plans were built and found sound.
 
-    A process of its own asks local Spark: the core stays free of it.
+    A process of its own asks local Spark: the core stays free of it. It runs the job's code, so it finds
+    nothing of this process's environment.
 
     Args:
         library: where the job's shared library lies, if it has one.
@@ -386,9 +387,11 @@ def plans(directory: Path, version: str, library: Path | None = None, *, gives_w
         DefinitionError: the code cannot run; says which stage and why.
     """
     try:
-        asked = local_spark.ask(
-            "validate", str(directory), version, timeout_s=VALIDATION_S, library=library, gives_way=gives_way
-        )
+        with tempfile.TemporaryDirectory() as home:
+            asked = local_spark.ask(
+                *("validate", str(directory.resolve()), version),
+                timeout_s=VALIDATION_S, library=library, gives_way=gives_way, bare=Path(home),
+            )  # fmt: skip
     except TimeoutError:
         raise DefinitionError(
             f"Checking {directory} took longer than {VALIDATION_S} s; see what its code does on import."
