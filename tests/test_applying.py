@@ -99,6 +99,20 @@ def test_a_changed_setting_is_an_upgrade_that_names_the_change() -> None:
     assert action.why == "logging.sink: INFO -> DEBUG"
 
 
+def test_where_a_source_begins_in_another_topic_is_said_to_an_upgrade_and_to_a_start_from_a_snapshot() -> None:
+    other = {"topics": {"tx": "tx-2"}, "start_at": {"tx": "earliest"}}
+    upgrade = {"verb": "upgrade_job", "job": "tx", **other}
+    assert done(only(file(**other), there("running", "v1"))) == {**upgrade, "version": "v1"}
+    assert only(file(**other), there("running", "v1", topics=other["topics"])).verb == "none"
+    del upgrade["topics"]  # the new version's own are others
+    assert done(only(file(version="v2", start_at=other["start_at"]), there("running", "v1"))) == {
+        **upgrade, "version": "v2",
+    }  # fmt: skip
+    stopped = there("stopped-with-snapshot", "v1", snapshots=("s",))
+    assert done(only(file(version="v2", initial_snapshot="s", **other), stopped))["start_at"] == {"tx": "earliest"}
+    assert "start_at" not in done(only(file(**other), EMPTY))
+
+
 def test_another_version_of_the_shared_library_is_an_upgrade_that_names_the_change() -> None:
     used = {"library": {"name": "shared", "version": "v1", "sha256": "0"}}
     present = there("running", "v1", **used)

@@ -334,17 +334,6 @@ def test_a_topic_that_is_not_there_is_made_where_that_was_asked_for(rig: Rig) ->
         rig.run("deploy_job", version="v1", topics={"events": "gone"}, from_snapshot="s", create_topics=1)
 
 
-def test_a_stage_does_not_go_on_in_another_topic_as_if_it_were_the_same(rig: Rig) -> None:
-    rig.topic.made["fresh"] = (1, {})
-    rig.run("deploy_job", version="v1")
-    rig.commits_more(windows=1)
-    before = rig.record()
-    with pytest.raises(RefusedError, match=r"Stage a has read topic events, .* means nothing in fresh"):
-        rig.run("upgrade_job", version="v2", snapshot="s", topics={"events": "fresh"})
-    assert rig.record() == before  # it was refused before the stop
-    rig.run("upgrade_job", version="v2", snapshot="s", topics={"events": "events"})
-
-
 def test_clearing_a_task_of_a_finished_operation_changes_nothing(rig: Rig) -> None:
     engine, owner = rig.engine(), Owner(kind="airflow", dag_id="d", run_id="r", user="ada")
     request = ask("deploy_job", job=JOB, version="v1", healthy_timeout_s=90)

@@ -65,6 +65,7 @@ def test_an_unknown_runbook_is_refused_with_those_there_are() -> None:
         ({"runbook": "rollback_job", "version": "v1"}, "version: rollback_job has no such"),
         ({"runbook": "restore_job", "snapshot": "s", "params": {"size": 1}}, "params: restore_job has no such"),
         ({"runbook": "pause_job", "action": "stop"}, "action"),
+        ({"runbook": "deploy_job", "version": "v1", "start_at": {"t": "latest"}}, "start_at: needs from_snapshot"),
         ({"runbook": "manage_snapshot", "snapshot": "s", "action": "import"}, "archive: goes with the action import"),
         ({"runbook": "manage_snapshot", "snapshot": "s", "action": "pin", "trust": True}, "trust: goes with"),
         ({"runbook": "settle_operation", "operation": "o", "action": "undo"}, "action"),

@@ -511,6 +511,9 @@ stages:
   broken: {sinks: [{influxdb: {measurement: broken}}], recount: {source: trades, aggregate: count, window: 1 second}}
   unsaid: {sinks: [{influxdb: {measurement: unsaid}}]}
   whole_too: {sinks: [{influxdb: {measurement: whole_too}}]}
+  apart:
+    sinks: [{influxdb: {measurement: apart, secret: theirs}}]
+    recount: {source: trades, aggregate: count, window: 1 second}
 """
 
 
@@ -531,7 +534,8 @@ def test_a_recount_says_what_it_left_out_and_a_damaged_checkpoint_is_not_clean(m
     planner = _Planner(SimpleNamespace(), ledger, deployment, parse(STAGES), {}, {}, {"whole_too": stateless})  # type: ignore[arg-type]
     assert [plan.stage for plan in planner.plans(set())["trades"]] == ["whole"]
     assert planner.left_out == {
-        "unsaid": "its definition does not say how (recount), and there is no fingerprint of its plan"
+        "unsaid": "its definition does not say how (recount), and there is no fingerprint of its plan",
+        "apart": "it writes to another InfluxDB (secret theirs), which is not read here",
     }
     ((own, reached),) = planner.functions
     assert (own.stage, own.records, reached) == ("whole_too", {"trades": ({"0": 0}, {"0": 9})}, Reach(None, None))

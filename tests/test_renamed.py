@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import logging
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from fakes.rig import JOB, SUM, Rig, definition
 from streamops import snapshots
 from streamops.model import records
-from streamops.model.definitions import Definition, parse
+from streamops.model.definitions import Definition, LogSink, Source, parse
 from streamops.model.errors import DefinitionError
 from streamops.model.manifest import Manifest, ManifestStage
 from streamops.model.records import StageStart
@@ -21,6 +24,11 @@ from streamops.store import documents, jobs, keys
 from streamops.versions import artifacts, verdicts
 from streamops.versions.artifacts import ArtifactManifest
 from streamops_runtime.csv_tail import CsvTailReader
+from streamops_runtime.gate import Gate
+from streamops_runtime.session import STREAMING
+from streamops_runtime.sinks import LogWriter
+from streamops_runtime.sources import accepted
+from streamops_runtime.streams import Places, raw_stream
 
 STATELESS = SUM.model_copy(update={"operators": ()})
 
@@ -145,16 +153,50 @@ class Lines:
         self.at = {name: self.at[name] for name in new.stages if name in kept.stages}
 
 
+class Queries(Lines):
+    """The same with queries of Spark, their checkpoints, and the log sink."""
+
+    def __init__(self, directory: Path, session: SparkSession, log: pytest.LogCaptureFixture) -> None:
+        super().__init__(directory / "lines")
+        self.directory.mkdir()
+        self.session, self.log = session, log
+        self.source = Source.model_validate({"csv_tail": {"directory": str(self.directory)}, "schema": "n int"})
+
+    def work(self, stage: str) -> None:
+        begun = self.begun.get(stage, StageStart(since_deployment=0))
+        checkpoint = self.directory.parent / f"{stage}-{begun.since_deployment}"
+        where = Places("", directory=self.directory.parent)
+        raw = raw_stream(self.session, "events", self.source, where, begun.offsets.get("events"))
+        gate = Gate(stage, [LogWriter(stage, LogSink(format="{n}"))], lambda: None, threading.Event())
+        writer = accepted("events", self.source, raw).writeStream.foreachBatch(gate)
+        self.log.clear()
+        query = writer.option("checkpointLocation", str(checkpoint)).start()
+        query.processAllAvailable()
+        query.stop()
+        found = [int(record.getMessage()) for record in self.log.records if record.name == f"sink.{stage}"]
+        self.written.setdefault(stage, []).extend(found)
+        last = max((checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name)).name
+        (line,) = (row for row in (checkpoint / "offsets" / last).read_text().split("\n") if row.startswith("events:"))
+        self.at[stage] = json.loads(line.removeprefix("events:"))
+
+
 def parsed_offsets(offset: dict[str, Any]) -> dict[str, int]:
     """What a checkpoint's offset of files is to StreamOps."""
     text = f'v2\n{{"batchWatermarkMs":0,"batchTimestampMs":0,"conf":{{}}}}\nevents:{json.dumps(offset)}'
     return parse_offsets(text)[0]["events"]
 
 
-@pytest.fixture
-def apart(tmp_path: Path) -> Lines:
+@pytest.fixture(params=["readers", "spark"])
+def apart(request: pytest.FixtureRequest, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Lines:
     """Stage b is three lines ahead of a."""
     lines = Lines(tmp_path)
+    if request.param == "spark":
+        session = request.getfixturevalue("spark").newSession()
+        for key, value in STREAMING.items():
+            if not key.endswith("checkpointFileManagerClass"):  # which writes to an object store only
+                session.conf.set(key, value)
+        caplog.set_level(logging.INFO, "sink")
+        lines = Queries(tmp_path, session, caplog)
     lines.append(1, 2, 3, 4)
     lines.work("a")
     lines.append(5, 6, 7)

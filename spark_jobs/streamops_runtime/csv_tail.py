@@ -68,14 +68,15 @@ class CsvTailReader(PulledReader):
 
     def readBetweenOffsets(self, start, end):
         """The same lines again: a batch that was planned and not committed."""
-        before, after = start[self.name], end[self.name]
+        before, after, marks, now = start[self.name], end[self.name], _marks(start), _marks(end)
         for name in sorted(after):
             begin = before.get(name, 0)
-            if after[name] < begin:  # the file started over in this batch
-                begin = 0
-            if after[name] > begin:
-                for line in self._lines(name, begin, after[name], None)[0]:
-                    yield self.row(line)
+            if (after[name], now.get(name)) == (begin, marks.get(name)):
+                continue
+            if after[name] < begin or (name in marks and self._mark(name, begin) != marks[name]):
+                begin = 0  # the file started over in this batch
+            for line in self._lines(name, begin, after[name], None)[0]:
+                yield self.row(line)
 
     def _names(self):
         try:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
+from streamops.model.definitions import INSTALLATION
 from streamops.model.errors import DefinitionError
 from streamops.settings import ENV_FILE, Settings
 
@@ -22,7 +23,7 @@ def influx_settings(settings: Settings, secret: str) -> Settings:
     Raises:
         DefinitionError: the file has no such secret.
     """
-    if secret == "influx":
+    if secret == INSTALLATION:
         return settings
     prefix = secret.upper().replace("-", "_")
     path = Path(os.environ.get(ENV_FILE, ""))

@@ -25,7 +25,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from streamops.model.definitions import SCHEMA_CONSTANT, Source, milliseconds
+from streamops.model.definitions import SCHEMA_CONSTANT, Kafka, Source, milliseconds
 from streamops.model.errors import DefinitionError
 
 _RAW = "__streamops"
@@ -95,17 +95,19 @@ def kafka_stream(
 
     Args:
         live: for a query in real time, in which each partition has one task that takes records as they come.
+        servers: of the installation's broker.
         topic: read instead of the definition's.
         start: partition -> first offset, for a stage without a checkpoint; None for the source's own start.
     """
-    topic = topic or source.address
+    of = Kafka.at(topic or source.address)
+    topic = of.topic
     offsets = json.dumps({topic: dict(start)}) if start else source.start
     # Catching up, a topic's partition is read by several tasks at once.
     batch = {} if live else {"maxOffsetsPerTrigger": str(source.max_per_batch), "maxRecordsPerPartition": "100000"}
     own = {"kafka.isolation.level": "read_committed"} if source.stage else {}
     return (
         spark.readStream.format("kafka")
-        .option("kafka.bootstrap.servers", servers)
+        .option("kafka.bootstrap.servers", of.servers or servers)
         .option("subscribe", topic)
         .option("startingOffsets", offsets)
         .option("failOnDataLoss", "true")

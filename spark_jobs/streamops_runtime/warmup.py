@@ -24,7 +24,7 @@ from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 from pyspark.sql.types import NumericType
 
 from streamops.clients.kafka import Ledger
-from streamops.model.definitions import Definition, Source
+from streamops.model.definitions import Definition, Kafka, Source
 from streamops.model.errors import StreamOpsError
 from streamops.settings import Settings
 from streamops.spark import checkpoints
@@ -167,11 +167,12 @@ def _latest(source: Source) -> Source:
     return source.model_copy(update={"start": "latest"})
 
 
-def _recent(spark: SparkSession, name: str, servers: str, topic: str) -> DataFrame:
+def _recent(spark: SparkSession, name: str, servers: str, place: str) -> DataFrame:
+    of = Kafka.at(place)
     return (
         spark.readStream.format("kafka")
-        .option("kafka.bootstrap.servers", servers)
-        .option("subscribe", topic)
+        .option("kafka.bootstrap.servers", of.servers or servers)
+        .option("subscribe", of.topic)
         .option("startingTimestamp", str(int(time.time() * 1000) - RECENT_MS))
         .option("startingOffsetsByTimestampStrategy", "latest")
         .option("maxOffsetsPerTrigger", 5000)

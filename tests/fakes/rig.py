@@ -135,6 +135,7 @@ class Topic:
     made: dict[str, tuple[int, dict[str, str]]] = field(default_factory=dict)
     store: ObjectStore | None = None  # where shadows note who they are
     dropped: list[str] = field(default_factory=list)  # what was asked to go
+    ends: dict[str, int] = field(default_factory=dict)  # of topics that get no more events
     other: set[str] = field(default_factory=set)  # stages of which a version in shadow gives other results
 
     def ensure_topic(self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> bool:
@@ -149,7 +150,7 @@ class Topic:
         return {"0": self.first}
 
     def end_offsets(self, topic: str) -> dict[str, int]:
-        return {"0": int((time.time() - self.began) * 40)}
+        return {"0": self.ends.get(topic, int((time.time() - self.began) * 40))}
 
     def offsets_at(self, topic: str, time_ms: int) -> dict[str, int]:
         return {"0": max(0, int((time_ms / 1000 - self.began) * 40))}

@@ -128,6 +128,7 @@ def _job(declared: DeclaredJob, there: PresentJob) -> tuple[Action, ...]:
             return (_nothing(declared.name, f"runs {declared.version}"),)
         why = f"it runs {current.version}" if not same_version else "; ".join(changed)
         values = {"job": declared.name, "version": declared.version, **_settings(declared, only=changed)}
+        values |= {"start_at": dict(declared.start_at)} if declared.start_at else {}  # also of the version's own topics
         return (Action("upgrade_job", f"{declared.name} to {declared.version}", why, values),)
     if same_version and not changed and not _other_snapshot(declared, record, current):
         why = f"it is {record.desired}, and continues from its own checkpoint"
@@ -210,6 +211,7 @@ def _deploy(declared: DeclaredJob, why: str) -> Action:
         origin = f"from snapshot {declared.initial_snapshot}"
         if declared.initial_snapshot.rpartition("/")[0] not in ("", declared.name):
             values["fork"] = True
+        values |= {"start_at": dict(declared.start_at)} if declared.start_at else {}
     chosen = {
         "from_scratch": declared.from_scratch,
         "create_topics": declared.create_topics,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from pydantic import ValidationError
@@ -12,16 +12,26 @@ from rich.markup import escape
 
 from streamops import snapshots
 from streamops.cli import console
-from streamops.model.definitions import Param
+from streamops.model.definitions import Definition, Param
 from streamops.model.errors import DefinitionError, NotFoundError, RefusedError
 from streamops.model.names import checked
+from streamops.operations import moving
 from streamops.store import jobs
 from streamops.versions import artifacts, compatibility, fingerprints, libraries, verdicts
 from streamops.versions.artifacts import ArtifactManifest
 from streamops.versions.compatibility import Outcome, Verdict
 from streamops.versions.fingerprints import Fingerprint
 
-Stages = Mapping[str, Fingerprint | None]
+
+class Side(NamedTuple):
+    """A version: what its state is made of, and where it reads by what was set at deploy."""
+
+    name: str
+    stages: Mapping[str, Fingerprint | None]
+    definition: Definition
+    places: Mapping[str, str] = {}
+
+
 _COLOURS: dict[Outcome, str] = {
     "kept": "green",
     "kept with caveat": "yellow",
@@ -57,9 +67,10 @@ def check(
     if against is not None:
         if from_snapshot is not None:
             raise RefusedError("--against compares with a version and --from with a snapshot; give one of them.")
-        old_name, old = _against(against)
-        new_name, new = _directory(Path(target), version)
-        found = compatibility.verdicts(old, new, version=new_name)
+        old, new = _against(against), _directory(Path(target), version)
+        old_name, new_name = old.name, new.name
+        moved = verdicts.moved(old.definition, old.places, new.definition, old.places)
+        found = compatibility.verdicts(old.stages, new.stages, version=new_name, moved=moved)
     else:
         if version is None:
             raise RefusedError("Name the version to check ('streamops check JOB VERSION'), or give --against.")
@@ -77,15 +88,19 @@ def _published(job: str, version: str, from_snapshot: str | None) -> tuple[str, 
     if from_snapshot is not None:
         other, _, snapshot = from_snapshot.rpartition("/")
         manifest = snapshots.load(store, other or job, checked("snapshot", snapshot))
-        return f"snapshot {manifest.job}/{manifest.name}", name, verdicts.of_snapshot(store, manifest, new, params)
+        of = moving.taken_of(store, manifest)
+        changed = verdicts.moved(*of, new.definition, {}) if of else {}
+        found = verdicts.of_snapshot(store, manifest, new, params, changed)
+        return f"snapshot {manifest.job}/{manifest.name}", name, found
     if deployed is None:
         raise NotFoundError(f"There is no deployed job {job}; check a snapshot (--from), or a directory (--against).")
     old = artifacts.load_manifest(store, job, deployed.version)
     params = {key: value for key, value in deployed.params.items() if key in new.definition.params}
-    return f"{job} {deployed.version}", name, verdicts.of_deployment(old, deployed.params, new, params)
+    changed = verdicts.moved(old.definition, deployed.topics, new.definition, deployed.topics)
+    return f"{job} {deployed.version}", name, verdicts.of_deployment(old, deployed.params, new, params, changed)
 
 
-def _against(against: str) -> tuple[str, Stages]:
+def _against(against: str) -> Side:
     """The old side: a path, or a job whose deployed (else newest published) version counts."""
     path = Path(against)
     if path.suffix == ".json" and path.is_file():
@@ -99,30 +114,31 @@ def _against(against: str) -> tuple[str, Stages]:
     if record and record.deployment:
         deployed = jobs.deployment(store, job, record.deployment)
         manifest = artifacts.load_manifest(store, job, deployed.version)
-        return f"{job} {manifest.version}", verdicts.known(manifest, deployed.params)
+        stages = verdicts.known(manifest, deployed.params)
+        return Side(f"{job} {manifest.version}", stages, manifest.definition, deployed.topics)
     known = artifacts.versions(store, job)
     if not known:
         raise NotFoundError(f"There is neither a job nor a file {against}; name a job, VERSION.yaml or its directory.")
     manifest = artifacts.load_manifest(store, job, known[-1])
-    return f"{job} {manifest.version}", verdicts.known(manifest, {})
+    return Side(f"{job} {manifest.version}", verdicts.known(manifest, {}), manifest.definition)
 
 
-def _file(path: Path) -> tuple[str, Stages]:
+def _file(path: Path) -> Side:
     try:
         manifest = ArtifactManifest.model_validate_json(path.read_bytes())
     except (ValidationError, OSError) as error:
         raise DefinitionError(f"{path} is no manifest of a published version; give one or VERSION.yaml.") from error
-    return f"{manifest.job} {manifest.version}", verdicts.known(manifest, {})
+    return Side(f"{manifest.job} {manifest.version}", verdicts.known(manifest, {}), manifest.definition)
 
 
-def _directory(directory: Path, version: str | None) -> tuple[str, Stages]:
+def _directory(directory: Path, version: str | None) -> Side:
     """A version that need not be published: its plans are built here."""
     if not directory.is_dir():
         raise NotFoundError(f"{directory} is not a directory; give the directory that holds VERSION.yaml.")
     definition, _ = artifacts.collect(directory, version)
     library = libraries.beside(directory, definition.library) if definition.library else None
     plans = artifacts.plans(directory, definition.version, library, gives_way=True)
-    return f"{definition.job} {definition.version}", fingerprints.read(plans, definition.stages)
+    return Side(f"{definition.job} {definition.version}", fingerprints.read(plans, definition.stages), definition)
 
 
 def _show(old: str, new: str, found: tuple[Verdict, ...], accepted: list[str], json: bool) -> None:

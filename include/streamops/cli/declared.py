@@ -51,6 +51,7 @@ class DeclaredJob(_Model):
     params: dict[str, Param] = {}
     topics: dict[SourceName, str] = {}
     addresses: dict[SourceName, str] = {}
+    start_at: dict[SourceName, str] = {}  # of a source that goes on in another topic; used at that upgrade only
     logging: dict[LoggerName, LogLevel] = {}
     library: LibraryReference | None = None  # LIBRARY/VERSION; left out, the one that the job has stays
     create_topics: int | None = None  # partitions of topics that are not there at the first deploy, which makes them

@@ -23,6 +23,7 @@ SPELLED = {
     "params": "--param NAME=VALUE",
     "topics": "--topic SOURCE=TOPIC",
     "addresses": "--address SOURCE=PLACE",
+    "start_at": "--start-at SOURCE=OFFSETS",
     "logging": "--log-level LOGGER=LEVEL",
     "library": "--library LIBRARY/VERSION",
     "accept_loss": "--accept-loss STAGE",

@@ -54,7 +54,7 @@ class Block:
 
 
 class Ledger:
-    """Topics of the installation's broker; partitions are text in offsets, as in the job's records.
+    """Topics of the installation's broker, and as ``TOPIC@HOST:PORT`` those of others; partitions are text in offsets.
 
     Raises (every method): UnreachableError when Kafka does not answer within 10 seconds.
     """
@@ -72,12 +72,22 @@ class Ledger:
     def _begin(self, servers: str, timeout_s: float) -> None:
         self.servers, self.timeout_s = servers, timeout_s
         self._admin: KafkaAdminClient | None = None
+        self._others: dict[str, Ledger] = {}  # by their servers
 
     def close(self) -> None:
         """Close the connections; the next call opens new ones."""
         if self._admin is not None:
             self._admin.close()
             self._admin = None
+        for other in self._others.values():
+            other.close()
+
+    def _of(self, topic: str) -> tuple[Ledger, str]:
+        """The ledger that has a topic, and the topic's name there."""
+        name, _, servers = topic.partition("@")
+        if servers and servers not in self._others:
+            self._others[servers] = Ledger.at(servers, self.timeout_s)
+        return (self._others[servers] if servers else self), name
 
     def unreachable(self) -> UnreachableError:
         """The one sentence for a broker that is away."""
@@ -87,6 +97,7 @@ class Ledger:
 
     def ensure_topic(self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> bool:
         """Create the topic if it is not there; True if it was created now."""
+        ledger, topic = self._of(topic)
         wanted = NewTopic(topic, partitions, replication_factor=-1, topic_configs=dict(config or {}))
 
         def create(admin: KafkaAdminClient) -> bool:
@@ -98,7 +109,7 @@ class Ledger:
             admin.wait_for_topics([topic], timeout_ms=int(self.timeout_s * 1000))  # until it has leaders
             return bool(answer["error_code"] == 0)
 
-        return self._ask(create)
+        return ledger._ask(create)
 
     def beginning_offsets(self, topic: str) -> dict[str, int]:
         """First offset still kept, by partition. Raises NotFoundError."""
@@ -208,6 +219,10 @@ class Ledger:
         """
         if start >= end:
             return
+        ledger, topic = self._of(topic)
+        if ledger is not self:
+            yield from ledger.messages(topic, partition, start, end, committed=committed)
+            return
         if str(partition) not in self.beginning_offsets(topic):
             raise NotFoundError(f"Topic {topic} has no partition {partition}; check the recorded offsets.")
         own = {"isolation.level": "read_committed"} if committed else {}
@@ -245,11 +260,13 @@ class Ledger:
             raise StreamOpsError(f"Kafka refused to read {topic} ({error.str()}); check its log and its disk.")
 
     def _offsets(self, topic: str, which: int) -> dict[str, int]:
+        ledger, topic = self._of(topic)
+
         def offsets(admin: KafkaAdminClient) -> dict[str, int]:
             (found,) = admin.describe_topics([topic])
             if found["error_code"] == errors.UnknownTopicOrPartitionError.errno:
                 raise NotFoundError(
-                    f"Kafka at {self.servers} has no topic {topic}; correct the name, or let its deploy make it "
+                    f"Kafka at {ledger.servers} has no topic {topic}; correct the name, or let its deploy make it "
                     "(--create-topics 1; in the form: Create topics)."
                 )
             if found["error_code"]:
@@ -260,7 +277,7 @@ class Ledger:
             answer = admin.list_partition_offsets(dict.fromkeys(parts, which))
             return {str(part.partition): int(at.offset) for part, at in sorted(answer.items())}
 
-        return self._ask(offsets)
+        return ledger._ask(offsets)
 
     def _ask(self, question: Callable[[KafkaAdminClient], _Answer]) -> _Answer:
         """The answer to what may be asked twice; connection trouble is retried until the time is over."""

@@ -91,10 +91,25 @@ class _Model(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", serialize_by_alias=True)  # what is written can be read
 
 
+_BROKER = r"[A-Za-z0-9._-]{1,253}:[0-9]{1,5}"
+
+
 class Kafka(_Model):
-    """Where a source reads: one topic of the installation's broker."""
+    """Where a source reads: one topic, of the installation's broker or of another one."""
 
     topic: TopicName
+    servers: Annotated[str | None, Field(pattern=f"^{_BROKER}(,{_BROKER})*$", description="HOST:PORT,...")] = None
+
+    @classmethod
+    def at(cls, place: str) -> Kafka:
+        """``TOPIC`` or ``TOPIC@HOST:PORT,...``, as it is written in one word. Raises ValidationError."""
+        topic, at, servers = place.partition("@")
+        return cls(topic=topic, servers=servers if at else None)
+
+    @property
+    def place(self) -> str:
+        """In one word."""
+        return f"{self.topic}@{self.servers}" if self.servers else self.topic
 
 
 class CsvTail(_Model):
@@ -150,10 +165,15 @@ class Source(_Model):
         return self
 
     @property
+    def kind(self) -> str:
+        """What it reads, as the definition names it."""
+        return next(kind for kind in ("kafka", "csv_tail", "http", "stage") if getattr(self, kind) is not None)
+
+    @property
     def address(self) -> str:
-        """Where it reads by its definition: a topic, a directory, a URL, or the name of a stage."""
+        """Where it reads by its definition: a topic with its broker, a directory, a URL, or the name of a stage."""
         if self.kafka:
-            return self.kafka.topic
+            return self.kafka.place
         if self.stage:
             return self.stage.name
         if self.csv_tail:
@@ -165,6 +185,7 @@ class Source(_Model):
 # A schema may be a constant of the job's library, so that it can change without the job: fleet_types.PING
 SCHEMA_CONSTANT = re.compile(r"([a-z_][a-z0-9_]*)\.([A-Z][A-Z0-9_]*)")
 EVERY = ("*",)  # as the fields of a sink: every column
+INSTALLATION = "influx"  # the secret of the installation's own InfluxDB
 
 
 class InfluxSink(_Model):
@@ -175,7 +196,7 @@ class InfluxSink(_Model):
     field: str = "value"
     fields: tuple[str, ...] = ()  # several columns, each a field of the point under its own name, instead of field
     time: str = "time"
-    secret: str = "influx"
+    secret: str = INSTALLATION
 
     def columns(self, there: Iterable[str] = ()) -> tuple[str, ...]:
         """The columns that become fields: those named, or with ``*`` all that are neither tag nor time.

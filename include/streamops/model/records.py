@@ -73,11 +73,20 @@ class JobRecord(Stored):
     fence: int = 0  # of the highest lock that wrote it; what holds a lower one may not
 
 
+class Move(Part):
+    """A source goes on in another topic: ``before`` was read to its end, of ``after`` it reads from ``begin`` on."""
+
+    before: str
+    after: str
+    begin: dict[str, int]  # partition -> next offset
+
+
 class StageStart(Part):
     """From where a stage's state counts: the recount begins exactly here."""
 
     since_deployment: int
     offsets: Offsets = {}  # empty means: from the source's own start
+    moved: dict[str, str] = {}  # source -> the topic before, whose events are in the state as well
     whole_after_ms: int | None = None  # results up to this time are left out: the version before has written them
 
 

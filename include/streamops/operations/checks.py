@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import nullcontext, suppress
 
 from pydantic import ValidationError
 
-from streamops.model.definitions import CsvTail, Definition, Http
+from streamops.model.definitions import CsvTail, Definition, Http, Kafka
 from streamops.model.errors import CheckpointError, NotFoundError, RefusedError, SnapshotRefusedError
 from streamops.model.records import JobRecord
 from streamops.operations.context import StepContext
@@ -100,13 +100,19 @@ def settings(definition: Definition, request: NewVersion) -> None:
                 f"{'topics' if given.kafka else 'addresses'}, not with {kind}."
             )
         try:
+            if given.kafka:
+                Kafka.at(place)
             if given.csv_tail:
                 CsvTail(directory=place)
             elif given.http:
                 Http(url=place)
         except ValidationError:
-            what = "directory, like /data/pings" if given.csv_tail else "URL, like http://127.0.0.1:8000/pings"
-            raise RefusedError(f"Address {place!r} of source {source} is not an absolute {what}.") from None
+            what = "an absolute directory, like /data/pings"
+            if given.http:
+                what = "an absolute URL, like http://127.0.0.1:8000/pings"
+            elif given.kafka:
+                what = "a topic, like trades, or trades@broker.example:9092 for one of another broker"
+            raise RefusedError(f"Address {place!r} of source {source} is not {what}.") from None
 
 
 def reachable(ports: Ports, definition: Definition, topics: Mapping[str, str], *, made: bool = False) -> None:
@@ -157,23 +163,6 @@ def tails(context: StepContext, record: JobRecord, definition: Definition) -> di
         )
     found = {stage: checkpoints.find_tail(store, f"{prefix}{stage}/") for stage in definition.stages}
     return {stage: tail for stage, tail in found.items() if tail}
-
-
-def same_topics(stage: str, offsets: Iterable[str], before: Mapping[str, str], after: Mapping[str, str]) -> None:
-    """Raise RefusedError where a stage would go on in another topic, where its offsets mean nothing.
-
-    Args:
-        offsets: the sources that it has read.
-        before, after: source -> topic.
-    """
-    for source in offsets:
-        old, new = before.get(source), after.get(source)
-        if old != new and old is not None and new is not None:
-            raise RefusedError(
-                f"Stage {stage} has read topic {old}, and its place there means nothing in {new}. To read {new} from "
-                "its beginning instead, with empty state, cancel the job and deploy it with from_scratch; to read it "
-                "besides, deploy the same code under another name (--as)."
-            )
 
 
 def kept_by_kafka(

@@ -8,7 +8,7 @@ from typing import Literal, TypeVar
 
 from streamops.model.errors import UnhealthyError
 from streamops.model.names import label
-from streamops.model.records import JobRecord, Offsets
+from streamops.model.records import JobRecord, Move, Offsets
 from streamops.operations.facts import Checked, Reserved
 from streamops.operations.health import Health
 from streamops.operations.operation import F, Operation, Request
@@ -95,6 +95,10 @@ class StepContext:
     def refilled(self, version: ArtifactManifest) -> frozenset[str]:
         """Stages whose state is filled again from the ledger."""
         return frozenset(self.checked.refilled if self._asked(version) else ())
+
+    def moved(self, number: int) -> dict[str, Move]:
+        """Sources that read another topic in a deployment than before; only in the one that was asked for."""
+        return self.checked.moved if number == self.number else {}
 
     def _asked(self, version: ArtifactManifest) -> bool:
         return isinstance(self.operation.request, NewVersion) and self.operation.request.version == version.version

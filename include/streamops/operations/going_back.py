@@ -15,7 +15,7 @@ from streamops.model.definitions import Definition
 from streamops.model.errors import CheckpointError, NotFoundError, RefusedError, UnhealthyError
 from streamops.model.manifest import Manifest
 from streamops.model.records import FINAL, Deployment, DriverStatus, Offsets, distance, now
-from streamops.operations import checks, cost, steps, undo
+from streamops.operations import checks, cost, moving, steps, undo
 from streamops.operations.context import StepContext
 from streamops.operations.cost import Cost
 from streamops.operations.facts import CaughtUp, Checked, Recounted, Reserved, Stopped
@@ -43,6 +43,8 @@ def check(context: StepContext, manifest: Manifest) -> Checked:
     taken_from = jobs.deployment(store, context.job, manifest.deployment)
     _same_bytes(context, manifest, version)
     topics = jobs.topics(version.definition, taken_from.topics)
+    now_read = jobs.topics(context.version(present.version).definition, present.topics)
+    moving.refuse_past(manifest, topics, present, now_read)
     checks.reachable(context.ports, version.definition, topics)
     snapshots.require_usable(
         manifest, context.job, fork=False, topics=topics, beginning=context.ports.ledger.beginning_offsets
@@ -122,6 +124,9 @@ def price(context: StepContext, manifest: Manifest, deployment: int, launch: str
     topics = jobs.topics(version, jobs.deployment(store, context.job, manifest.deployment).topics)
     status = jobs.status(store, context.job, launch) if launch else None
     stands, exact = positions(context, deployment, present, status)
+    now_read = jobs.topics(present, jobs.deployment(store, context.job, deployment).topics)
+    same = {source for source, topic in topics.items() if now_read.get(source) == topic}
+    stands = {name: {s: at for s, at in read.items() if s not in topics or s in same} for name, read in stands.items()}
     ends = {source: dict(context.ports.ledger.end_offsets(topic)) for source, topic in topics.items()}
     return cost.cost(manifest, version, present, stands, ends, exact=exact)
 

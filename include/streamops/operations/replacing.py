@@ -9,7 +9,7 @@ from streamops import snapshots
 from streamops.model.definitions import Definition
 from streamops.model.errors import DeniedError, RefusedError
 from streamops.model.records import Control, Deployment, Shadow
-from streamops.operations import checks, health, refilling, steps, undo
+from streamops.operations import checks, health, moving, refilling, steps, undo
 from streamops.operations.context import StepContext
 from streamops.operations.facts import Checked, Dismissed, Reserved, Waited
 from streamops.operations.health import Health
@@ -55,6 +55,8 @@ class Accepted:
     def why_not_beside(self, room_for: Callable[[Definition], bool], *, standby: bool = True) -> str:
         """Why the new version cannot run beside the old one, on a copy of its state; empty if it can."""
         old, new = self.running.definition, self.version.definition
+        if self.checked.moved:
+            return f"{', '.join(self.checked.moved)} goes on in another topic"
         return why_not_beside(old, new, self.checked.outcomes, room_for, standby=standby)
 
 
@@ -85,19 +87,24 @@ def check(context: StepContext, what: str) -> Accepted:
     libraries.choose(store, version.definition, asked.library, old.library)
     topics = jobs.topics(version.definition, over.places)
     checks.reachable(context.ports, version.definition, topics)
-    size, stood, read = 0, {}, jobs.topics(running.definition, old.topics)
-    for stage, tail in checks.tails(context, record, running.definition).items():
-        if stage in version.definition.stages and stage not in asked.accept_loss:
-            checks.same_topics(stage, tail.offsets, read, topics)
-        checks.kept_by_kafka(context, stage, tail.offsets, topics)
+    size, stood, ledger = 0, {}, context.ports.ledger
+    tails = checks.tails(context, record, running.definition)
+    read = {stage: start.offsets for stage, start in old.stages.items()}
+    read |= {stage: tail.offsets for stage, tail in tails.items()}
+    before = jobs.topics(running.definition, old.topics)
+    moved = moving.find(ledger, before, topics, read, asked.start_at, context.say)
+    moving.require_drained(ledger, moved, read, asked.accept_loss, context.say)
+    for stage, tail in tails.items():
+        checks.kept_by_kafka(context, stage, tail.offsets, {n: t for n, t in topics.items() if n not in moved})
         size += tail.size
         if stage in old.stages:
             stood[stage] = refilling.Stood(tail.offsets, tail.watermark_ms, old.stages[stage])
     snapshots.require_space(2 * size, context.ports.free_bytes())
-    found = verdicts.of_deployment(running, old.params, version, over.params)
+    changed = verdicts.moved(running.definition, old.topics, version.definition, over.places, moved)
+    found = verdicts.of_deployment(running, old.params, version, over.params, changed)
     told = verdicts.require(found, asked.accept_loss, context.say)
-    refilling.starts(context.ports.ledger, version, told["refilled"], stood, topics)
-    checked = Checked(before=old.version, after=version.version, bytes=size, **told)
+    refilling.starts(ledger, version, told["refilled"], stood, topics)
+    checked = Checked(before=old.version, after=version.version, bytes=size, moved=moved, **told)
     return Accepted(checked, old, running, version, over)
 
 

@@ -50,6 +50,15 @@ Addresses = Annotated[
         title="Addresses", description="Other places for sources that are not topics.", examples=[{"alpha": "/data"}]
     ),
 ]
+StartAt = Annotated[
+    dict[SourceName, str],
+    Field(
+        title="Start at",
+        description="Where a source begins in a topic that its stages have not read before: earliest, latest, or an "
+        "offset for each partition.",
+        examples=[{"trades": "0:120,1:340"}],
+    ),
+]
 Library = Annotated[
     LibraryReference | None,
     Field(title="Shared library", description="LIBRARY/VERSION; left empty, the version that the job has now."),
@@ -143,6 +152,7 @@ class NewVersion(JobRequest, Starts):
     params: Params = Field(default_factory=dict)
     topics: Topics = Field(default_factory=dict)
     addresses: Addresses = Field(default_factory=dict)  # of sources that are not topics: a directory or a URL
+    start_at: StartAt = Field(default_factory=dict)
     library: Library = None
     logging: Logging = Field(default_factory=dict)  # levels over those of the definition
     accept_loss: AcceptLoss = ()  # each accepted explicitly

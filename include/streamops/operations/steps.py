@@ -19,7 +19,7 @@ from streamops.model.errors import DeniedError, StreamOpsError, UnreachableError
 from streamops.model.manifest import Manifest
 from streamops.model.owner import Publisher
 from streamops.model.records import Control, Deployment, LibraryUse, StageStart
-from streamops.operations import health, receipts, refilling, settling
+from streamops.operations import health, moving, receipts, refilling, settling
 from streamops.operations.context import StepContext
 from streamops.operations.facts import (
     AskedToStop,
@@ -113,7 +113,8 @@ def install(
         return Reserved(deployment=number, launch=launch, version=version.version)
     target = keys.epoch(context.job, number, jobs.next_epoch(store, context.job, launch))
     stages = [stage for stage in version.definition.stages if stage not in context.empty(version)]
-    restored = snapshots.restore(store, manifest, target, stages, say=context.say)
+    moved = moving.places(context.moved(number))
+    restored = snapshots.restore(store, manifest, target, stages, moved=moved, say=context.say)
     return Reserved(
         deployment=number,
         launch=launch,
@@ -169,6 +170,7 @@ def write_deployment(
             context.empty(version),
             _refilled(context, version, manifest, number, places) if manifest else None,
             verdicts.renamed(store, manifest, version.definition) if manifest else None,
+            context.moved(number),
         ),
     )
     documents.write(store, keys.deployment(context.job, number), deployment, new=found is None)

@@ -21,7 +21,7 @@ import numpy as np
 from streamops.clients.influx import Points
 from streamops.clients.kafka import Block, Ledger
 from streamops.model import results
-from streamops.model.definitions import EVERY, Definition, InfluxSink, Recount, Source
+from streamops.model.definitions import EVERY, INSTALLATION, Definition, InfluxSink, Recount, Source
 from streamops.model.errors import (
     CheckpointError,
     DefinitionError,
@@ -362,6 +362,9 @@ class _Planner:
             if sink is None:
                 self.left_out[name] = "it writes no points"
                 continue
+            if sink.secret != INSTALLATION:
+                self.left_out[name] = f"it writes to another InfluxDB (secret {sink.secret}), which is not read here"
+                continue
             reached = None if spec else reach(self.definition, name, self.fingerprints.get(name))
             if isinstance(reached, str):
                 self.left_out[name] = f"its definition does not say how (recount), and {reached}"
@@ -481,7 +484,9 @@ class _Planner:
         own = (began.offsets.get(source) if began else None) or None
         if own is None and self.definition.sources[source].start == "earliest":
             own = {}
-        return span(stage, own, self.ledger.beginning_offsets(self.topic(source)), end, self.since.get(source))
+        before = began.moved.get(source) if began else None
+        kept = self.ledger.beginning_offsets(self.topic(source))
+        return span(stage, own, kept, end, self.since.get(source), before)
 
     def _had_forerunner(self, stage: str) -> bool:
         """Whether a stage of this name ran before the deployment in which the present state began."""
@@ -497,6 +502,7 @@ def span(
     kept: Mapping[str, int],
     end: Mapping[str, int],
     since: Mapping[str, int] | None = None,
+    before: str | None = None,
 ) -> Span:
     """Decide from where a stage is recounted.
 
@@ -505,6 +511,7 @@ def span(
         kept: first offsets that the topic still holds.
         end: what its last committed batch reached.
         since: leave out what lies before.
+        before: the topic that it had read before this one, if any.
 
     Raises:
         RefusedError: the start is not recorded anywhere.
@@ -517,12 +524,14 @@ def span(
     asked = {part: max(began[part], (since or {}).get(part, 0)) for part in end}
     start = {part: max(asked[part], kept.get(part, 0)) for part in end}
     notes = ("retention has removed the beginning of the ledger; earlier windows are not compared",)
+    if before:
+        told = f"it read topic {before} before; windows that hold events of that are not compared"
     return Span(
         start,
         end,
-        whole_only=start != began,
-        from_the_beginning=not any(start.values()),
-        notes=notes if start != asked else (),
+        whole_only=start != began or before is not None,
+        from_the_beginning=not any(start.values()) and before is None,
+        notes=(notes if start != asked else ()) + ((told,) if before else ()),
     )
 
 

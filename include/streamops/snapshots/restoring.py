@@ -58,6 +58,7 @@ def restore(
     stages: Iterable[str] | None = None,
     *,
     verified: bool = False,
+    moved: Mapping[str, Mapping[str, Mapping[str, int]]] | None = None,
     say: Say = lambda line: None,
 ) -> dict[str, int]:
     """Verify everything, then copy into the checkpoints of a fresh epoch, whose ready mark comes last.
@@ -66,6 +67,7 @@ def restore(
         target: an epoch prefix (``keys.epoch``) that nothing runs on.
         stages: those of the version that continues; stages of the snapshot that are not in it are left out.
         verified: the caller has verified the same manifest a moment ago.
+        moved: source -> topic -> partition -> offset, of sources that go on in another topic.
 
     Returns:
         The batch that each restored stage continues after.
@@ -90,6 +92,8 @@ def restore(
         for _ in pool.map(copy, items):
             pass
     batches = {name: stage.batch for name, stage in manifest.stages.items() if name in wanted and stage.batch >= 0}
+    for name, batch in batches.items() if moved else ():
+        checkpoints.move(store, f"{target}{name}/", batch, moved or {})
     checkpoints.mark_ready(store, f"{target}ready.json", batches, f"snapshot {manifest.job}/{manifest.name}")
     seconds = (now() - began).total_seconds()
     say(f"{len(items)} objects of snapshot {manifest.job}/{manifest.name} restored in {seconds:.2f} s")

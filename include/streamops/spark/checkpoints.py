@@ -421,16 +421,42 @@ def read_from(store: ObjectStore, prefix: str, batch: int, topics: Mapping[str, 
         batch: the last committed one, as ``drop_planned`` says.
         topics: source -> the topic, of one partition, that it reads now.
     """
+
+    def own(source: str, read: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {topic: read.get(topic, {"0": 0})} if (topic := topics.get(source)) else read
+
+    _reposition(store, prefix, batch, own)
+
+
+def move(store: ObjectStore, prefix: str, batch: int, places: Mapping[str, Mapping[str, Mapping[str, int]]]) -> None:
+    """Let sources go on in another topic, after the last committed batch.
+
+    Only before the epoch counts, while no query runs. Left alone, Spark takes records of the topic before for lost.
+
+    Args:
+        batch: the last committed one.
+        places: source -> topic -> partition -> next offset to read.
+    """
+    _reposition(store, prefix, batch, lambda source, read: places.get(source, read))
+
+
+def _reposition(
+    store: ObjectStore, prefix: str, batch: int, to: Callable[[str, Mapping[str, Any]], Mapping[str, Any]]
+) -> None:
+    """Set where the sources stood after a committed batch, of those that had read anything by then.
+
+    Args:
+        to: what a source's entry becomes, by its name and what the entry is: topic -> partition -> offset.
+    """
     if batch < 0:
         return
     key = f"{prefix}offsets/{batch}"
     first, metadata, *rest = before = store.get(key).body.decode().split("\n")
     found = dict(line.split(":", 1) for line in rest)
-    for source, topic in topics.items():
-        value = found.get(source, "-")  # which has not read anything yet
-        read = json.loads(value) if value.startswith("{") else {}
-        if read and read.keys() != {topic}:
-            found[source] = json.dumps({topic: read.get(topic, {"0": 0})}, separators=(",", ":"))
+    for source, value in found.items():
+        read = json.loads(value) if value.startswith("{") else {}  # "-" for one that has not read anything yet
+        if read and (now := to(source, read)) != read:
+            found[source] = json.dumps(now, separators=(",", ":"))
     after = [first, metadata, *(f"{source}:{value}" for source, value in found.items())]
     if after != before:
         store.put(key, "\n".join(after).encode())

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import TypeVar
 
-from streamops.model.definitions import Definition
+from streamops.model.definitions import Definition, Kafka
 from streamops.model.errors import DamagedError, NotFoundError, OvertakenError, RefusedError
-from streamops.model.manifest import Manifest
+from streamops.model.manifest import Manifest, ManifestStage
 from streamops.model.names import JOB_ID, checked
 from streamops.model.records import (
     Control,
@@ -15,6 +15,7 @@ from streamops.model.records import (
     DriverStatus,
     JobRecord,
     Lease,
+    Move,
     Offsets,
     ResultsPosition,
     StageStart,
@@ -149,7 +150,7 @@ def next_epoch(store: ObjectStore, job: str, launch: str) -> int:
 
 
 def topics(definition: Definition, over: Mapping[str, str]) -> dict[str, str]:
-    """Source to topic, with what was set at deploy; sources that are not topics are left out."""
+    """Source to topic, maybe of a broker of its own; as set at deploy. Sources that are not topics are left out."""
     return {name: place for name, place in places(definition, over).items() if definition.sources[name].kafka}
 
 
@@ -161,7 +162,10 @@ def places(definition: Definition, over: Mapping[str, str]) -> dict[str, str]:
 def offset_keys(definition: Definition, over: Mapping[str, str]) -> dict[str, str]:
     """Source to the key under which Spark's offsets of it stand: the topic, or the source's own name."""
     found = places(definition, over)
-    return {name: found[name] if source.kafka or source.stage else name for name, source in definition.sources.items()}
+    return {
+        name: Kafka.at(found[name]).topic if source.kafka else found[name] if source.stage else name
+        for name, source in definition.sources.items()
+    }
 
 
 def lasting(definition: Definition, offsets: Offsets) -> Offsets:
@@ -178,6 +182,7 @@ def starts(
     empty: Collection[str] = (),
     refilled: Mapping[str, StageStart] | None = None,
     renamed: Mapping[str, str] | None = None,
+    moved: Mapping[str, Move] | None = None,
 ) -> dict[str, StageStart]:
     """From where the state of each stage counts in deployment ``number``.
 
@@ -189,8 +194,9 @@ def starts(
         empty: stages whose state in the snapshot is not continued; each continues where it had read to.
         refilled: of those, the ones that begin elsewhere.
         renamed: stages that continue where the snapshot's stage of another name had read to.
+        moved: sources that read another topic than the snapshot's stages did.
     """
-    known = manifest.stages if manifest else {}
+    known = {name: _moved(stage, moved or {}, number) for name, stage in manifest.stages.items()} if manifest else {}
     sources = [name for name, source in definition.sources.items() if not source.stage]  # a feed begins anew
     lowest: Offsets = {}
     for stage in known.values():
@@ -212,6 +218,18 @@ def starts(
         read = {source: begun.get(source) or lowest.get(source, {}) for source in sources}
         found[name] = StageStart(since_deployment=number, offsets=read)
     return found | dict(refilled or {})
+
+
+def _moved(stage: ManifestStage, moved: Mapping[str, Move], number: int) -> ManifestStage:
+    """A stage of a snapshot as it goes on in other topics: only what it reads there can be read again."""
+    stands = stage.offsets if stage.batch >= 0 else stage.start.offsets
+    mine = {source: move for source, move in moved.items() if source in stands}
+    if not mine:
+        return stage
+    stands = {**stands, **{source: dict(move.begin) for source, move in mine.items()}}
+    before = {**stage.start.moved, **{source: move.before for source, move in mine.items()}}
+    start = stage.start.model_copy(update={"since_deployment": number, "offsets": stands, "moved": before})
+    return stage.model_copy(update={"offsets": stands, "start": start})
 
 
 def of_waiting_results(store: ObjectStore, job: str, stage: str, read: Callable[[ResultsPosition], T]) -> T | None:

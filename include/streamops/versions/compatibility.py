@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
@@ -63,6 +63,43 @@ class Verdict(BaseModel):
         return f"{self.outcome}. {' '.join(self.reasons)} {self.consequence}"
 
 
+class Moved(NamedTuple):
+    """A source that reads elsewhere than before: how much that weighs, what it is, what follows."""
+
+    outcome: Outcome
+    reason: str
+    consequence: str
+
+
+def elsewhere(source: str, kind: str, before: str, after: str, begin: Mapping[str, int] | None) -> Moved:
+    """A source at another place, which its state goes on with.
+
+    Args:
+        begin: partition -> offset in the new topic; None if it is not known yet.
+    """
+    if kind == "kafka":
+        at = ", ".join(f"{part}: {offset}" for part, offset in sorted((begin or {}).items()))
+        follows = (
+            f"After the end of {before} it goes on with {after}, from {at} on (partition: offset)."
+            if begin
+            else f"It goes on once all of {before} is read, from the offset of {after} that has to be said (start_at)."
+        )
+    elif kind == "csv_tail":
+        follows = (
+            "A file that begins with what was read of the one of that name goes on there, another is read from its "
+            f"beginning; what {before} gets after the switch is not read."
+        )
+    else:
+        follows = f"It goes on after the sequence number that was read last; what {before} has after that is not read."
+    return Moved("kept with caveat", f"Source {source} reads {after} instead of {before}.", follows)
+
+
+def of_another_kind(source: str, before: str, after: str) -> Moved:
+    """A source whose old place means nothing to the new one."""
+    reason = f"Source {source} is {after} instead of {before}."
+    return Moved("incompatible", reason, "Nothing is stopped. Give the source another name: it then begins anew.")
+
+
 class _Finding(BaseModel):
     """One difference: how much it weighs, what it is, what follows."""
 
@@ -80,6 +117,7 @@ def verdicts(
     version: str = "the new version",
     ledger: Mapping[str, str] | None = None,
     renamed: Mapping[str, str] | None = None,
+    moved: Mapping[str, Moved] | None = None,
 ) -> tuple[Verdict, ...]:
     """The verdict for every stage of either version, those of the new version first.
 
@@ -90,7 +128,9 @@ def verdicts(
         ledger: the sources that can be read again from any event time on, with the column that holds it.
         renamed: the stages of the new version that had another name, with that name; only without state they are the
             same stage.
+        moved: the sources that read elsewhere than before.
     """
+    again = {source: column for source, column in (ledger or {}).items() if source not in (moved or {})}
     same = {name: before for name, before in (renamed or {}).items() if _stateless(old[before], new[name])}
     gone = [stage for stage in old if stage not in new and stage not in same.values()]
     fresh = [stage for stage in new if stage not in old and stage not in same]
@@ -99,11 +139,28 @@ def verdicts(
         if stage in fresh
         else _renamed(stage, same[stage])
         if stage in same
-        else continued(stage, old[stage], new[stage], ledger)
+        else continued(stage, old[stage], new[stage], again)
         for stage in new
     ]
+    found = [item if item.stage in fresh else _also(item, new[item.stage], moved or {}) for item in found]
     found += [_vanishes(stage, old[stage], fresh, version) for stage in gone]
-    return tuple(_in_step({item.stage: item for item in found}, new, ledger or {}).values())
+    return tuple(_in_step({item.stage: item for item in found}, new, again).values())
+
+
+def _also(verdict: Verdict, new: Fingerprint | None, moved: Mapping[str, Moved]) -> Verdict:
+    """A verdict with what follows for a stage from where its sources read."""
+    mine = [item for source, item in sorted(moved.items()) if new is None or source in new.sources]
+    if not mine:
+        return verdict
+    worst = max((verdict.outcome, *(item.outcome for item in mine)), key=lambda outcome: _WEIGHT.get(outcome, 0))
+    told = [] if verdict.outcome == "kept" else [verdict.consequence]
+    return verdict.model_copy(
+        update={
+            "outcome": worst,
+            "reasons": (*verdict.reasons, *(item.reason for item in mine)),
+            "consequence": " ".join((*told, *(item.consequence for item in mine))),
+        }
+    )
 
 
 def _in_step(

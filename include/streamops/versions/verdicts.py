@@ -8,31 +8,67 @@ from typing import Any
 from streamops.model.definitions import Definition, Param
 from streamops.model.errors import NotFoundError, RefusedError
 from streamops.model.manifest import Manifest
+from streamops.model.records import Move
+from streamops.store import jobs
 from streamops.store.object_store import ObjectStore
 from streamops.versions import artifacts, compatibility, fingerprints
 from streamops.versions.artifacts import ArtifactManifest
-from streamops.versions.compatibility import Verdict
+from streamops.versions.compatibility import Moved, Verdict
 from streamops.versions.fingerprints import Fingerprint
 
 
 def of_deployment(
-    old: ArtifactManifest, old_params: Mapping[str, Param], new: ArtifactManifest, new_params: Mapping[str, Param]
+    old: ArtifactManifest,
+    old_params: Mapping[str, Param],
+    new: ArtifactManifest,
+    new_params: Mapping[str, Param],
+    changed: Mapping[str, Moved] | None = None,
 ) -> tuple[Verdict, ...]:
     """What becomes of the state of a deployment of ``old`` when ``new`` continues it.
 
     Args:
         old_params, new_params: set at deploy, over those of the definitions.
+        changed: sources that read elsewhere, as ``moved`` says.
     """
     before, after = known(old, old_params), known(new, new_params)
-    return _verdicts(before, after, new, new.definition.renamed(before, old.definition))
+    return _verdicts(before, after, new, new.definition.renamed(before, old.definition), changed)
 
 
 def of_snapshot(
-    store: ObjectStore, manifest: Manifest, new: ArtifactManifest, params: Mapping[str, Param]
+    store: ObjectStore,
+    manifest: Manifest,
+    new: ArtifactManifest,
+    params: Mapping[str, Param],
+    changed: Mapping[str, Moved] | None = None,
 ) -> tuple[Verdict, ...]:
-    """What becomes of a snapshot's state when ``new`` continues it."""
+    """What becomes of a snapshot's state when ``new`` continues it; ``changed`` as for ``of_deployment``."""
     before = fingerprints.read(manifest.fingerprints, manifest.stages)
-    return _verdicts(before, known(new, params), new, renamed(store, manifest, new.definition))
+    return _verdicts(before, known(new, params), new, renamed(store, manifest, new.definition), changed)
+
+
+def moved(
+    old: Definition,
+    old_places: Mapping[str, str],
+    new: Definition,
+    new_places: Mapping[str, str],
+    moves: Mapping[str, Move] | None = None,
+) -> dict[str, Moved]:
+    """The sources that read elsewhere than before, with what follows.
+
+    Args:
+        old_places, new_places: set at deploy, over those of the definitions.
+        moves: of topics, those of which it is known where they begin.
+    """
+    found: dict[str, Moved] = {}
+    there, now = jobs.places(old, old_places), jobs.places(new, new_places)
+    for name in there.keys() & now.keys():
+        before, after = old.sources[name], new.sources[name]
+        if before.kind != after.kind:
+            found[name] = compatibility.of_another_kind(name, before.kind, after.kind)
+        elif there[name] != now[name] and not after.stage:
+            begin = moves[name].begin if moves and name in moves else None
+            found[name] = compatibility.elsewhere(name, after.kind, there[name], now[name], begin)
+    return found
 
 
 def renamed(store: ObjectStore, manifest: Manifest, definition: Definition) -> dict[str, str]:
@@ -49,9 +85,10 @@ def _verdicts(
     after: Mapping[str, Fingerprint | None],
     new: ArtifactManifest,
     names: Mapping[str, str],
+    changed: Mapping[str, Moved] | None,
 ) -> tuple[Verdict, ...]:
-    whose = f"{new.job} {new.version}"
-    return compatibility.verdicts(before, after, version=whose, ledger=ledger(new.definition), renamed=names)
+    again, whose = ledger(new.definition), f"{new.job} {new.version}"
+    return compatibility.verdicts(before, after, version=whose, ledger=again, renamed=names, moved=changed)
 
 
 def ledger(definition: Definition) -> dict[str, str]:

@@ -11,7 +11,7 @@ from streamops import snapshots
 from streamops.model.definitions import SnapshotReference
 from streamops.model.errors import RefusedError
 from streamops.model.manifest import Manifest
-from streamops.operations import checks, refilling, steps
+from streamops.operations import checks, moving, refilling, steps
 from streamops.operations.context import StepContext
 from streamops.operations.facts import Checked, Reserved
 from streamops.operations.requests import Library, NewVersion
@@ -73,6 +73,8 @@ class DeployJob(NewVersion):
             raise ValueError("from_snapshot, from_scratch: choose one; a start from scratch has no snapshot")
         if self.fork and not self.from_snapshot:
             raise ValueError("fork: needs from_snapshot, the other job's snapshot as JOB/NAME")
+        if self.start_at and not self.from_snapshot:
+            raise ValueError("start_at: needs from_snapshot; without state, sources begin where the definition says")
         if self.topic_retention_h and not self.create_topics:
             raise ValueError("topic_retention_h: needs create_topics; a topic that is there keeps what it keeps")
         return self
@@ -115,16 +117,20 @@ def check(context: StepContext) -> Checked:
         if not asked.from_scratch:
             _no_state(context)
         return Checked(version=version.version, state="empty")
-    manifest = snapshots.load(store, *source)
-    snapshots.require_usable(
-        manifest, context.job, fork=asked.fork, topics=topics, beginning=context.ports.ledger.beginning_offsets
-    )
+    manifest, ledger = snapshots.load(store, *source), context.ports.ledger
+    of, stood = moving.taken_of(store, manifest), moving.of_snapshot(manifest)
+    moved = moving.find(ledger, jobs.topics(*of) if of else {}, topics, stood, asked.start_at, context.say)
+    same = {name: topic for name, topic in topics.items() if name not in moved}
+    snapshots.require_usable(manifest, context.job, fork=asked.fork, topics=same, beginning=ledger.beginning_offsets)
+    moving.require_drained(ledger, moved, stood, asked.accept_loss, context.say)
     checks.same_partitions(context, manifest.job, manifest.version, version)
     snapshots.verify(store, manifest)
-    found = verdicts.of_snapshot(store, manifest, version, asked.params)
+    changed = verdicts.moved(*of, version.definition, asked.places, moved) if of else {}
+    found = verdicts.of_snapshot(store, manifest, version, asked.params, changed)
     told = verdicts.require(found, asked.accept_loss, context.say)
-    refilling.starts(context.ports.ledger, version, told["refilled"], refilling.of_snapshot(manifest), topics)
-    return Checked(version=version.version, state=f"snapshot {manifest.job}/{manifest.name}", **told)
+    refilling.starts(ledger, version, told["refilled"], refilling.of_snapshot(manifest), topics)
+    state = f"snapshot {manifest.job}/{manifest.name}"
+    return Checked(version=version.version, state=state, moved=moved, **told)
 
 
 def _no_state(context: StepContext) -> None:

@@ -11,7 +11,7 @@ from pydantic import Field
 from streamops import snapshots
 from streamops.model import records
 from streamops.model.errors import RefusedError, StreamOpsError, UnhealthyError
-from streamops.operations import cost, going_back, probation, rehearsals, replacing, steps, undo
+from streamops.operations import cost, going_back, moving, probation, rehearsals, replacing, steps, undo
 from streamops.operations.context import StepContext
 from streamops.operations.facts import (
     Checked,
@@ -140,9 +140,14 @@ def export_and_restore(context: StepContext) -> Exported:
     continued = frozenset(version.definition.stages) - context.empty(version)
     twin = snapshots.Twin(target, continued)
     exported, manifest = steps.export(context, steps.attempt(context, "export_and_restore"), live=False, twin=twin)
+    moved, accepted = context.moved(context.number), context.asked(UpgradeJob).accept_loss
+    stood = moving.of_snapshot(manifest)  # more may have come since the check
+    moving.require_drained(context.ports.ledger, moved, stood, accepted, context.say)
     steps.write_deployment(context, version, manifest, context.number, replacing.settings(context))
     kept = {name: stage.batch for name, stage in manifest.stages.items() if stage.batch >= 0}
     here = {name: batch for name, batch in kept.items() if name in continued}
+    for name, batch in here.items() if moved else ():
+        checkpoints.move(store, f"{target}{name}/", batch, moving.places(moved))
     checkpoints.mark_ready(store, f"{target}ready.json", here, f"snapshot {manifest.job}/{manifest.name}")
     return exported.model_copy(update={"epoch": epoch, "restored": here})
 

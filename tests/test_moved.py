@@ -1,0 +1,213 @@
+"""Sources that read another topic than before: when that is refused, where they go on, and how one goes back."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from fakes.rig import JOB, SUM, Rig
+from streamops import snapshots
+from streamops.model.definitions import Definition, parse
+from streamops.model.errors import RefusedError, StreamOpsError
+from streamops.model.records import Move, StageStart
+from streamops.operations import moving, receipts
+from streamops.recount.recounting import span
+from streamops.spark import checkpoints
+from streamops.store import jobs
+from streamops.versions import compatibility, verdicts
+
+FRESH = {"events": "fresh"}
+
+
+@pytest.fixture
+def running(rig: Rig) -> Rig:
+    """A job that reads topic ``events``, beside which there is topic ``fresh``."""
+    rig.topic.made["fresh"] = (1, {})
+    rig.run("deploy_job", version="v1")
+    rig.commits_more(windows=12)
+    return rig
+
+
+def refused(rig: Rig, says: str, **asked: object) -> None:
+    """An upgrade to the other topic is refused before anything is touched."""
+    before = rig.record()
+    with pytest.raises(RefusedError, match=says):
+        rig.run("upgrade_job", version="v2", snapshot="s", **{"topics": FRESH, **asked})
+    assert rig.record() == before
+    assert rig.drivers_that_write() == [before.launch]
+    assert snapshots.find(rig.store, JOB, "s") is None
+
+
+def test_another_topic_is_refused_before_the_stop_unless_the_old_one_is_read_and_a_start_is_stated(
+    running: Rig,
+) -> None:
+    for place in ("two@", "two@b", "two@b:1,", "t wo", "@b:1"):
+        refused(running, "is not a topic, like trades, or trades@", topics={"events": place})
+    refused(running, r"Source events is to read topic fresh, .* say where it begins")
+    running.topic.ends["fresh"] = 400
+    for wrong in ("soon", "0:1,1:2", "0:401", "0", "1:0"):
+        refused(running, "start_at of source events", start_at={"events": wrong})
+    running.topic.ends["events"] = 1_000_000
+    refused(running, r"Stage a has [\d,]+ events of topic events to read", start_at={"events": "0:7"})
+    running.topic.ends["events"] = 1
+    refused(running, "events goes on in another topic", start_at={"events": "0:7"}, strategy="gapless")
+    running.run("upgrade_job", version="v2", snapshot="t", topics={"events": "events"})  # it is the one that it reads
+
+
+def moved(rig: Rig, snapshot: str = "s") -> None:
+    """Upgrade to v2, which goes on at event 120 of the other topic."""
+    rig.topic.ends["events"] = 1
+    asked = {"topics": FRESH, "start_at": {"events": "0:120"}, "recount": False}
+    told = receipts.read(rig.store, JOB, rig.run("upgrade_job", version="v2", snapshot=snapshot, **asked).id)
+    assert told is not None
+    assert told.verdicts["a"].startswith("kept with caveat.")
+    assert "Source events reads fresh instead of events. After the end of events" in told.verdicts["a"]
+    assert "from 0: 120 on" in told.verdicts["a"]
+
+
+def test_the_state_goes_on_at_the_stated_offset_and_the_snapshot_stays_as_it_was(running: Rig) -> None:
+    moved(running)
+    kept = snapshots.load(running.store, JOB, "s")
+    assert kept.stages["a"].offsets["events"]["0"] > 120
+    begun = jobs.deployment(running.store, JOB, 2)
+    assert begun.topics == FRESH
+    expected = StageStart(since_deployment=2, offsets={"events": {"0": 120}}, moved={"events": "events"})
+    assert begun.stages["a"] == expected
+    prefix = checkpoints.current_epoch_prefix(running.store, JOB, 2)
+    text = running.store.get(f"{prefix}a/offsets/{kept.stages['a'].batch}").body.decode()
+    assert json.loads(text.split("\n")[2].split(":", 1)[1]) == {"fresh": {"0": 120}}
+    # What comes after stands on it, without a word: here another upgrade, and a deploy from its snapshot.
+    running.commits_more()
+    running.run("upgrade_job", version="v1", snapshot="u", start_at={"events": "0:3"}, recount=False)
+    assert any("is not used" in line for line in running.said)
+    assert jobs.deployment(running.store, JOB, 3).stages["a"] == expected
+
+
+def test_events_that_come_between_the_check_and_the_stop_bring_the_old_version_back(running: Rig) -> None:
+    running.topic.ends["events"] = 1
+
+    def late(step: str, when: str) -> None:
+        if step == "request_stop":
+            running.topic.ends["events"] = 1_000_000
+
+    with pytest.raises(StreamOpsError, match="to read before it can go on in fresh"):
+        running.run(
+            "upgrade_job",
+            running.engine(late),
+            version="v2",
+            snapshot="s",
+            topics=FRESH,
+            start_at={"events": "earliest"},
+        )
+    assert running.record().version == "v1"
+    assert running.record().deployment == 1  # its own checkpoint
+    running.commits_more()
+
+
+def test_what_is_left_of_the_old_topic_is_left_out_only_where_that_is_accepted(running: Rig) -> None:
+    running.topic.ends["events"] = 1_000_000
+    asked = {"topics": FRESH, "start_at": {"events": "earliest"}, "recount": False, "accept_loss": ("a",)}
+    running.run("upgrade_job", version="v2", snapshot="s", **asked)
+    assert any("leaves out" in line and "of events, as was accepted" in line for line in running.said)
+    assert jobs.deployment(running.store, JOB, 2).stages["a"].offsets == {"events": {"0": 0}}  # its state is kept
+
+
+def test_going_back_to_before_another_topic_is_refused_and_a_deploy_says_where_it_reads(running: Rig) -> None:
+    moved(running, "before")
+    before = running.record()
+    for runbook, asked in (("rollback_job", {}), ("restore_job", {"snapshot": "before"})):
+        with pytest.raises(RefusedError, match=r"Source events read events when .* now fresh"):
+            running.run(runbook, **asked)
+    assert running.record() == before
+    running.run("cancel_job")
+    with pytest.raises(RefusedError, match="say where it begins"):
+        running.run("deploy_job", version="v1", from_snapshot="before", topics=FRESH)
+    running.run("deploy_job", version="v1", from_snapshot="before", topics=FRESH, start_at={"events": "0:120"})
+    assert jobs.deployment(running.store, JOB, 3).stages["a"].offsets == {"events": {"0": 120}}
+    running.commits_more()
+    running.run("cancel_job")
+    running.run("deploy_job", version="v1", from_snapshot="before")  # where it read then
+    assert jobs.deployment(running.store, JOB, 4).stages["a"].moved == {}
+
+
+def test_a_failed_new_version_leaves_the_old_one_where_it_was(running: Rig) -> None:
+    running.topic.ends["events"] = 1
+    running.cluster.behaviour["v2"] = "dies"
+    with pytest.raises(StreamOpsError):
+        running.run("upgrade_job", version="v2", snapshot="s", topics=FRESH, start_at={"events": "latest"})
+    kept = snapshots.load(running.store, JOB, "s")
+    again = jobs.deployment(running.store, JOB, running.record().deployment)
+    assert (again.version, again.topics, again.stages["a"]) == ("v1", {}, kept.stages["a"].start)
+
+
+WIRED = """
+job: j
+version: v1
+code: j.py
+sources:
+  t: {kafka: {topic: one}, schema: "n int"}
+  f: {csv_tail: {directory: /one}, schema: "n int"}
+  h: {http: {url: "http://one"}, schema: "n int"}
+stages: {s: {sinks: [{influxdb: {measurement: s}}]}}
+"""
+
+
+def outcome(source: str, before: Definition, after: Definition, **places: dict[str, str]) -> tuple[str, str]:
+    """The verdict on a stage that reads a source, and what it says."""
+    plan = SUM.model_copy(update={"sources": (source,)})
+    changed = verdicts.moved(before, {}, after, places.get("now", {}), {})
+    (found,) = compatibility.verdicts({"s": plan}, {"s": plan}, moved=changed)
+    return found.outcome, found.text()
+
+
+@pytest.mark.parametrize(
+    ("source", "place", "says"),
+    [
+        ("t", "two", "Source t reads two instead of one. It goes on once all of one is read, from the offset of two"),
+        ("f", "/two", "is read from its beginning; what /one gets after the switch is not read."),
+        ("h", "http://two", "It goes on after the sequence number that was read last"),
+    ],
+)
+def test_the_verdict_tells_where_a_source_reads_now(source: str, place: str, says: str) -> None:
+    wired = parse(WIRED)
+    assert outcome(source, wired, wired)[0] == "kept"
+    found, text = outcome(source, wired, wired, now={source: place})
+    assert found == "kept with caveat"
+    assert says in text
+    others = {"t", "f", "h"} - {source}
+    assert {outcome(other, wired, wired, now={source: place})[0] for other in others} == {"kept"}
+
+
+def test_a_source_of_another_kind_needs_another_name() -> None:
+    before, after = parse(WIRED), parse(WIRED.replace("kafka: {topic: one}", "csv_tail: {directory: /one}"))
+    found, text = outcome("t", before, after)
+    assert found == "incompatible"
+    assert "Source t is csv_tail instead of kafka." in text
+
+
+def test_a_topic_may_name_its_own_broker() -> None:
+    named = parse(WIRED.replace("{topic: one}", "{topic: one, servers: 'a.example:9092,10.0.0.1:9093'}"))
+    assert jobs.topics(named, {}) == {"t": "one@a.example:9092,10.0.0.1:9093"}
+    assert jobs.topics(parse(WIRED), {"t": "one@b:1"}) == {"t": "one@b:1"}
+    assert jobs.offset_keys(named, {}) == {"t": "one", "f": "f", "h": "h"}  # Spark's offsets do not tell brokers apart
+    assert outcome("t", parse(WIRED), named)[0] == "kept with caveat"
+    move = Move(before="one", after="one@b:1", begin={"0": 3})
+    assert moving.places({"t": move}) == {"t": {"one": {"0": 3}}}
+
+
+def test_a_recount_begins_with_the_topic_and_leaves_out_windows_that_hold_events_of_the_one_before() -> None:
+    found = span("a", {"0": 0}, {"0": 0}, {"0": 9}, None, "events")
+    assert (found.start, found.whole_only, found.from_the_beginning) == ({"0": 0}, True, False)
+    assert "it read topic events before" in found.notes[0]
+    assert not span("a", {"0": 0}, {"0": 0}, {"0": 9}).whole_only
+
+
+def test_a_new_stage_begins_where_the_others_go_on(running: Rig) -> None:
+    moved(running)
+    kept = snapshots.load(running.store, JOB, "s")
+    made = parse(WIRED.replace("t:", "events:").replace("stages: {s", "stages: {b: {sinks: [{log: {}}]}, a").replace(
+        "job: j\n", "job: j\nguarantee: at-least-once\n"))  # fmt: skip
+    move = Move(before="events", after="fresh", begin={"0": 5})
+    found = jobs.starts(made, 7, kept, lambda source: {}, moved={"events": move})
+    assert found["b"].offsets["events"] == found["a"].offsets["events"] == {"0": 5}
