@@ -28,6 +28,7 @@ BEFORE = Line(time=AT, text="", launch="deploy-1", host="node-1")
     [
         ("2026-01-01 12:00:01,250Z DEBUG source.beta Added 3 pings", "DEBUG", "source.beta", "Added 3 pings"),
         ("26/01/01 12:00:01 WARN KafkaMicroBatchStream: lost", "WARNING", "KafkaMicroBatchStream", "lost"),
+        ("26/01/01 12:00:01 TRACE RocksDB: put", "TRACE", "RocksDB", "put"),
         ("26/01/01 12:00:01 FATAL Main: gone", "ERROR", "Main", "gone"),
     ],
 )

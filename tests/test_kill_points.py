@@ -32,6 +32,7 @@ ASKED: dict[str, dict[str, object]] = {
     "delete_job": {},
     "pause_job": {"action": "pause"},
     "schedule_job": {"every": "1 hour", "keep": {"last": 2}},
+    "set_log_levels": {"logging": {"source.events": "TRACE"}},
     "upgrade_job": {"version": "v2", "snapshot": "s"},
     "rehearse_job": {"version": "live2", "observe_s": 1},
     "rollback_job": {},
@@ -101,6 +102,11 @@ def test_an_operation_killed_at_every_point_continues_where_it_was(rig: Rig, run
         checks.one_writer(rig, "v1", 1)
     elif runbook == "pause_job":
         assert rig.record().paused
+        checks.one_writer(rig, "v1", 1)
+    elif runbook == "set_log_levels":
+        told = jobs.told(rig.store, JOB, str(rig.record().launch))
+        assert told is not None
+        assert (told.command, told.logging) == ("run", {"source.events": "TRACE"})
         checks.one_writer(rig, "v1", 1)
     else:
         checks.stopped(rig, "stopped" if runbook == "cancel_job" else "stopped-with-snapshot")

@@ -48,6 +48,7 @@ class CsvTailReader(PulledReader):
 
     def read(self, start):
         """Whole lines after ``start``, at most ``most``, and where the next read begins."""
+        self.look_at_level()
         at, marks, rows = dict(start[self.name]), _marks(start), []
         for name in self._names():
             if len(rows) >= self.most:

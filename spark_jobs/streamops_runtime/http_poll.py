@@ -54,6 +54,7 @@ class HttpReader(PulledReader):
 
     def read(self, start):
         """Records after ``start``, at most ``most``, and where the next read begins."""
+        self.look_at_level()
         last, rows = start[self.name]["sequence"], []
         try:
             if self.doubtful and last and not self._continues(last):

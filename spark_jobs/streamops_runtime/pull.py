@@ -42,8 +42,8 @@ class Faults:
 
 
 class PulledSource(DataSource):
-    """A source whose options are ``source`` (its name), ``place``, ``start``, ``offsets``, ``most``, ``level``,
-    ``faults`` and what the kind itself needs."""
+    """A source whose options are ``source`` (its name), ``place``, ``start``, ``offsets``, ``most``, ``levels`` and
+    ``faults`` (files), and what the kind itself needs."""
 
     def schema(self):
         """Raw records, as Kafka gives them: the value, and when it was read."""
@@ -59,8 +59,24 @@ class PulledReader(SimpleDataSourceStreamReader):
         self.most = int(options.get("most", 100000))
         self.start = options.get("start", "earliest")
         self.offsets = json.loads(options.get("offsets") or "{}")
-        self.log = logger(f"source.{self.name}", options.get("level", "INFO"))
+        self.log = logger(f"source.{self.name}", "INFO")
+        self.levels, self._looked_at = options.get("levels"), None
+        self.look_at_level()
         self.faults = Faults(options.get("faults"))
+
+    def look_at_level(self):
+        """Take the level that the driver has set for this source's logger, if it has changed."""
+        try:
+            changed = os.stat(self.levels or "").st_mtime_ns
+            if changed == self._looked_at:
+                return
+            with open(self.levels, encoding="utf-8") as file:
+                levels = json.load(file)
+        except (OSError, ValueError):
+            return
+        self._looked_at = changed
+        known = [levels[key] for key in (f"source.{self.name}", "source", "root") if key in levels]
+        logger(f"source.{self.name}", known[0] if known else "INFO")
 
     def row(self, value):
         """A record, dated to now; the driver's clock zone is UTC."""
@@ -77,5 +93,5 @@ def logger(name, level):
         handler.setFormatter(formatter)
         found.addHandler(handler)
         found.propagate = False
-    found.setLevel(level)
+    found.setLevel(5 if level == "TRACE" else level)
     return found

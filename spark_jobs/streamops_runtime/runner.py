@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import socket
 import sys
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -62,6 +63,13 @@ class Launch:
     begun: Callable[[], None] = lambda: None  # tells that the driver has come to its work
 
 
+def worker_address(context: SparkContext) -> str:
+    """HOST:PORT of the worker that runs this driver, as the master knows it: several can be on one host."""
+    command = context._jvm.java.lang.System.getProperty("sun.java.command") or ""
+    found = re.search(r" spark://Worker@(\S+:\d+) ", command)  # what the worker gives Spark's DriverWrapper
+    return found[1] if found else ""
+
+
 def _driver_id(directory: str) -> str:
     """Spark's id of this driver: a worker runs each one in a directory of that name, and says it nowhere else."""
     return directory if directory.startswith("driver-") else ""
@@ -77,7 +85,8 @@ def run(context: SparkContext, launch: Launch) -> int:
         logging.getLogger(noisy).setLevel(logging.WARNING)
     quiet(context)
     driver = Driver(context, launch, Settings.load())
-    shipper = Shipper(driver.store, launch.job, launch.launch, driver.holder, driver.status.host, Path.cwd() / "stderr")
+    place = worker_address(context) or driver.status.host
+    shipper = Shipper(driver.store, launch.job, launch.launch, driver.holder, place, Path.cwd() / "stderr")
     logging.getLogger().addHandler(shipper)
     shipper.begin()
     try:
@@ -112,6 +121,8 @@ class Driver:
         self.phases_ms = dict(launch.phases_ms)
         self.holder = uuid.uuid4().hex
         self.left_alone = -1  # the sequence number of the last command that is not known here
+        self.levels: Mapping[str, str] = {}  # of the deployment
+        self.told_levels: Mapping[str, str] = {}  # by an operation since
         self.status_key = keys.status(launch.job, launch.launch)
         self.begun = time.monotonic()
         moment = records.now()
@@ -142,7 +153,8 @@ class Driver:
             self.status_key = keys.second_driver(self.launch.job, self.launch.launch)
         self.publish(State.STARTING)
         deployment = self.patiently(lambda: self.deployment())
-        set_levels(self.definition.logging, deployment.logging)
+        self.levels = deployment.logging
+        self.set_levels()
         session.configure(self.spark, self.definition)
         work = Work(self.spark, self.settings, self.store, self.definition, deployment, self.launch)
         work.prepare()
@@ -207,10 +219,19 @@ class Driver:
         if found is None:
             return None
         said = found.value
+        if said.logging != self.told_levels:
+            self.told_levels = said.logging
+            self.set_levels()
         if said.command not in get_args(Command) and said.sequence != self.left_alone:
             self.left_alone = said.sequence
             log.warning("command %r of %s is not known to this release: left alone", said.command, said.operation)
         return said.command
+
+    def set_levels(self) -> None:
+        """Let loggers say what they are to say now."""
+        set_levels(self.spark.sparkContext, self.definition.logging, self.levels, self.told_levels)
+        if self.told_levels:
+            log.info("log levels: %s", dict(self.told_levels))
 
     def stand_by(self, work: Work) -> str | None:
         """Wait for the word to run, in shadow once that is asked for; None when it came, else the reason to end.

@@ -7,6 +7,7 @@ the Python processes of sources write to the driver's error output, which Spark 
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import threading
@@ -32,6 +33,8 @@ _LARGEST = 8 << 20  # bytes of what Spark's worker keeps of a driver on disk; it
 # One line for every batch that takes longer than its interval. Status and charts show that, and lines of the log that
 # are read on a bad day would soon be gone.
 TOO_OFTEN = "org.apache.spark.sql.execution.streaming.runtime.ProcessingTimeExecutor"
+
+LEVELS = Path("streamops-levels.json")  # in the driver's directory
 
 log = logging.getLogger("shipping")
 
@@ -74,12 +77,12 @@ class Shipper(logging.Handler):
         text = record.getMessage()
         if record.exc_info:
             text = f"{text}\n{logging.Formatter().formatException(record.exc_info)}"
-        level = "ERROR" if record.levelno >= 40 else "WARNING" if record.levelno >= 30 else "INFO"
+        level = next((name for name in reversed(joblogs.ORDER) if record.levelno >= joblogs.ORDER[name]), "TRACE")
         self._lines.append(
             self._blank.model_copy(
                 update={
                     "time": datetime.fromtimestamp(record.created, UTC),
-                    "level": "DEBUG" if record.levelno < 20 else level,
+                    "level": level,
                     "logger": record.name,
                     "text": text,
                 }
@@ -144,12 +147,22 @@ def quiet(context: SparkContext) -> None:
     log4j.core.config.Configurator.setLevel(TOO_OFTEN, log4j.Level.ERROR)
 
 
-def set_levels(*settings: Mapping[str, str]) -> dict[str, str]:
-    """Set the level of each logger, later settings over earlier ones; returns what holds."""
+def set_levels(context: SparkContext, *settings: Mapping[str, str]) -> None:
+    """Set the level of each logger of the driver, of Python and of the JVM; later settings over earlier ones.
+
+    ``root`` is Python's alone: all that Spark says at DEBUG would bury the rest. Sources that are read by processes of
+    their own find their levels in a file.
+    """
+    log4j = context._jvm.org.apache.logging.log4j
     levels = {name: level for given in settings for name, level in given.items()}
+    fresh = LEVELS.with_name(f"{LEVELS.name}.new")
+    fresh.write_text(json.dumps(levels))
+    fresh.replace(LEVELS)
     for name, level in levels.items():
-        logging.getLogger(None if name == "root" else name).setLevel(level)
-    return levels
+        logging.getLogger(None if name == "root" else name).setLevel(joblogs.ORDER[level])
+        if name != "root":
+            of_java = log4j.Level.valueOf("WARN" if level == "WARNING" else level)
+            log4j.core.config.Configurator.setLevel(name, of_java)
 
 
 def flush_all() -> None:

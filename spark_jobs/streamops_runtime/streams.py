@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 from streamops.model.definitions import Source
 from streamops.model.feeds import FOR
 from streamops_runtime import csv_tail, http_poll, pull
+from streamops_runtime.shipping import LEVELS
 from streamops_runtime.sources import kafka_stream
 
 _KINDS = (csv_tail.CsvTailSource, http_poll.HttpSource)
@@ -21,16 +22,11 @@ _KINDS = (csv_tail.CsvTailSource, http_poll.HttpSource)
 
 @dataclass(frozen=True)
 class Places:
-    """Where sources read in this deployment, and how their own loggers are set."""
+    """Where sources read in this deployment, and what they share with the driver."""
 
     kafka: str
     places: Mapping[str, str] = field(default_factory=dict)  # source -> topic, directory or URL, set at deploy
-    levels: Mapping[str, str] = field(default_factory=dict)
-    directory: Path = field(default_factory=Path.cwd)  # the driver's: for the counts of faults
-
-    def level(self, name: str) -> str:
-        """The level of a source's logger, ``source.NAME``."""
-        return next((self.levels[key] for key in (f"source.{name}", "source", "root") if key in self.levels), "INFO")
+    directory: Path = field(default_factory=Path.cwd)  # the driver's: for the counts of faults and levels of loggers
 
     def faults(self, name: str) -> Path:
         """Where a source counts its faults."""
@@ -72,7 +68,7 @@ def raw_stream(
         "start": source.start,
         "offsets": json.dumps(dict(start or {})),
         "most": str(source.max_per_batch),
-        "level": where.level(name),
+        "levels": str(where.directory / LEVELS),
         "faults": str(where.faults(name)),
     }
     if source.csv_tail:

@@ -361,8 +361,7 @@ class Work:
         )
 
     def _places(self) -> Places:
-        levels = {**self.definition.logging, **self.deployment.logging}
-        return Places(self.settings.kafka_bootstrap_servers, {**self.deployment.topics, **self._feeds()}, levels)
+        return Places(self.settings.kafka_bootstrap_servers, {**self.deployment.topics, **self._feeds()})
 
     def _feeds(self) -> dict[str, str]:
         """Source -> topic, of those that are another stage."""

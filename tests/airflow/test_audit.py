@@ -51,6 +51,7 @@ ASKED: dict[str, dict[str, Any]] = {
     "scale_cluster": {"size": 1},
     "pause_job": {"action": "pause"},
     "schedule_job": {"every": "1 hour"},
+    "set_log_levels": {"logging": {"source.events": "DEBUG"}},
     "manage_snapshot": {"action": "pin", "snapshot": "s0"},
     "settle_operation": {"action": "abort", "operation": "left"},
 }

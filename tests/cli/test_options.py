@@ -35,9 +35,10 @@ def test_every_field_is_shown_with_what_it_means(runbook):
 
 @pytest.mark.parametrize("runbook", RUNBOOKS)
 def test_what_is_not_said_is_left_to_the_request(runbook):
-    required = {name: "x1" for name, field in fields(RUNBOOKS[runbook].request).items() if field["required"]}
-    spelled = {name: name.upper() for name in required}
-    assert given(runbook, *required.values(), **spelled) == required
+    asked = {name: field["type"] for name, field in fields(RUNBOOKS[runbook].request).items() if field["required"]}
+    words = ["x=1" if kind == "object" else "x1" for kind in asked.values()]
+    said = {name: {"x": "1"} if kind == "object" else "x1" for name, kind in asked.items()}
+    assert given(runbook, *words, **{name: name.upper() for name in asked}) == said
 
 
 def test_each_kind_of_value():

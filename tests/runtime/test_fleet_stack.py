@@ -12,9 +12,11 @@ from fresh_fleet import Fleet
 from fresh_job import wait_for
 from streamops.model.records import DriverStatus
 from streamops.settings import Settings
+from streamops.store.joblogs import Reader
 from support import Operator, pythons
 
 WAIT_S = 300  # finds what hangs
+POLLED = "Highest sequence number is: "
 BAD_LINES = 'no ping at all\n1HGCM82633A004352,41.0\n1HGCM82633A004352,north,-90.0,1700000000.0,""\n'
 
 
@@ -37,7 +39,7 @@ def _story(fleet: Fleet, operator: Operator) -> None:
             operator.run("deploy_job", fleet.name, version="v1", addresses=fleet.addresses, library="fleet_types/v1")
             wait_for(lambda: fleet.saved() > 30, WAIT_S, "pings of both fleets as points")
             wait_for(
-                lambda: any("Highest sequence number is: " in text for text in fleet.messages("source.beta")),
+                lambda: any(POLLED in text for text in fleet.messages("source.beta")),
                 WAIT_S,
                 "the log of a poll that brought pings",
             )
@@ -60,11 +62,24 @@ def _story(fleet: Fleet, operator: Operator) -> None:
             wait_for(lambda: _other(fleet, status), WAIT_S, "a new driver")
             before = fleet.saved()
             wait_for(lambda: fleet.saved() > before + 20, WAIT_S, "pings after the driver was killed")
+            told = fleet.messages("source.beta", update.id)
+            assert any("asked again" in text for text in told), told  # warnings are still told
+            assert not [text for text in told if POLLED in text]
+            loud = {"source.beta": "DEBUG", "org.apache.spark.sql.execution.streaming": "DEBUG"}
+            operator.run("set_log_levels", fleet.name, logging=loud)
+            wait_for(
+                lambda: {"source.beta", "MicroBatchExecution"} <= _debugging(fleet, update.id),
+                WAIT_S,
+                "what both say now",
+            )
     found = fleet.recounted()
     assert found.clean, found
-    told = fleet.messages("source.beta", update.id)
-    assert any("asked again" in text for text in told), told  # warnings are still told
-    assert not [text for text in told if "Highest sequence number is: " in text]
+
+
+def _debugging(fleet: Fleet, launch: str) -> set[str]:
+    """The loggers that have said what they say at DEBUG alone; of Spark's, the class's name."""
+    lines = Reader(fleet.store, fleet.name).more()
+    return {line.logger for line in lines if line.launch == launch and line.level == "DEBUG"}
 
 
 def _malformed(fleet: Fleet) -> int:

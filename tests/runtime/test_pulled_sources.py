@@ -245,7 +245,8 @@ def test_records_come_once_in_many_answers_and_the_highest_number_is_logged(
     service: Service, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     service.add(450)
-    reader = service.reader(tmp_path, level="DEBUG")
+    (tmp_path / "levels.json").write_text('{"source.beta": "DEBUG"}')
+    reader = service.reader(tmp_path, levels=str(tmp_path / "levels.json"))
     reader.log.addHandler(caplog.handler)
     rows, offset = take(reader, reader.initialOffset())
     assert numbers(rows) == list(range(1, 451))

@@ -111,6 +111,7 @@ def show(job: Annotated[str, typer.Argument(help="The job.")], json: console.Jso
 app.command("pause", help="Keep reconciliation away from a job: it is not started again by itself.")(
     console.guarded(verbs.pause)
 )
+app.command("log-level", help="Let loggers of a running job say more, or less.")(console.guarded(verbs.log_level))
 app.command("resume", help="Let reconciliation look after a job again.")(console.guarded(verbs.resume))
 
 

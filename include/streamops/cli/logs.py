@@ -27,7 +27,9 @@ POLL_S = 1.0
 def logs(
     job: Annotated[str, typer.Argument(metavar="JOB", help="The job.")],
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes; ends with ctrl-c.")] = False,
-    level: Annotated[str, typer.Option(metavar="LEVEL", help="At least DEBUG, INFO, WARNING or ERROR.")] = "DEBUG",
+    level: Annotated[
+        str, typer.Option(metavar="LEVEL", help="TRACE, DEBUG, INFO, WARNING or ERROR, at least.")
+    ] = "TRACE",
     logger: Annotated[str, typer.Option(metavar="NAME", help="Only this logger, and those below it.")] = "",
     since: Annotated[str | None, typer.Option(metavar="WHEN", help="Not older: 10m, 2h, or a time.")] = None,
     executors: Annotated[bool, typer.Option(help="Those of executors on nodes that answer, too.")] = True,

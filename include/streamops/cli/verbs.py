@@ -115,6 +115,9 @@ pause = verb(
     lambda done: f"{done.job} is paused: no one starts it again by itself. Next: streamops jobs resume {done.job}",
     {"action": "pause"},
 )
+log_level = verb(
+    "set_log_levels", lambda done: f"{done.job} logs as asked, until it is started anew.", logging="LOGGER=LEVEL"
+)
 resume = verb("pause_job", lambda done: f"{done.job} is looked after again.", {"action": "resume"})
 
 

@@ -76,7 +76,7 @@ Memory = Annotated[str, Field(pattern=r"^[1-9][0-9]{0,4}[mg]$", description="meg
 Duration = Annotated[str, Field(pattern=r"^[0-9]+ (millisecond|second|minute|hour|day)s?$")]
 Param = str | int | float | bool
 LoggerName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]{0,127}$")]
-LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
+LogLevel = Literal["TRACE", "DEBUG", "INFO", "WARNING", "ERROR"]
 
 _MILLISECONDS = {"millisecond": 1, "second": 1000, "minute": 60_000, "hour": 3_600_000, "day": 86_400_000}
 

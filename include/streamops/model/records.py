@@ -235,6 +235,7 @@ class Control(Stored):
     command: Command | str  # a driver leaves alone what it does not know
     operation: str = ""
     sequence: int = 0
+    logging: dict[str, str] = {}  # logger -> level, over those of the deployment
 
 
 LIVE = "live"  # the phase of a real-time stage in which each event passes as it comes

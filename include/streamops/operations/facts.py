@@ -207,6 +207,12 @@ class Planned(Facts):
     plan: str = ""
 
 
+class Levels(Facts):
+    """Logger -> least level, as the driver was told."""
+
+    logging: dict[str, str] = {}
+
+
 class Removed(Facts):
     """Objects that were deleted, by kind: ``KIND_objects``."""
 

@@ -45,7 +45,7 @@ def read(workers: Iterable[Worker], apps: dict[str, str], timeout_s: float = 5.0
                     }
                     answer = http.get(f"{page}/log/", params=asked)
                     answer.raise_for_status()
-                    lines += parsed(answer.text, apps[app], worker.host, executor)
+                    lines += parsed(answer.text, apps[app], worker.address, executor)
             except (httpx.HTTPError, ValueError) as error:
                 trouble.append(f"worker {worker.id} at {page} did not answer ({type(error).__name__})")
     return lines, trouble

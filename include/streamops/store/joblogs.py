@@ -18,9 +18,9 @@ from streamops.model.errors import NotFoundError
 from streamops.store import keys
 from streamops.store.object_store import ObjectStore
 
-Level = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
-ORDER: dict[str, int] = {"DEBUG": 10, "INFO": 20, "WARNING": 30, "ERROR": 40}
-_SAME = {"WARN": "WARNING", "FATAL": "ERROR", "CRITICAL": "ERROR", "TRACE": "DEBUG"}
+Level = Literal["TRACE", "DEBUG", "INFO", "WARNING", "ERROR"]
+ORDER: dict[str, int] = {"TRACE": 5, "DEBUG": 10, "INFO": 20, "WARNING": 30, "ERROR": 40}
+_SAME = {"WARN": "WARNING", "FATAL": "ERROR", "CRITICAL": "ERROR"}
 
 # What Python's loggers of the runner and of sources write, and what Spark's own write.
 _PYTHON = re.compile(
@@ -84,7 +84,7 @@ def parse(text: str, before: Line) -> Line:
 
 
 def keep(
-    lines: Iterable[Line], level: str = "DEBUG", logger: str = "", since: datetime | None = None
+    lines: Iterable[Line], level: str = "TRACE", logger: str = "", since: datetime | None = None
 ) -> Iterator[Line]:
     """The lines of at least this level, of this logger and those below it, not older than ``since``."""
     least = ORDER[level]

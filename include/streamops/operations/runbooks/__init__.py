@@ -17,6 +17,7 @@ from streamops.operations.runbooks.restore_job import RESTORE_JOB
 from streamops.operations.runbooks.rollback_job import ROLLBACK_JOB
 from streamops.operations.runbooks.scale_cluster import SCALE_CLUSTER
 from streamops.operations.runbooks.schedule_job import SCHEDULE_JOB
+from streamops.operations.runbooks.set_log_levels import SET_LOG_LEVELS
 from streamops.operations.runbooks.settle_operation import SETTLE_OPERATION
 from streamops.operations.runbooks.shutdown_cluster import SHUTDOWN_CLUSTER
 from streamops.operations.runbooks.snapshot_job import SNAPSHOT_JOB
@@ -41,6 +42,7 @@ RUNBOOKS: dict[str, Runbook] = {
         MANAGE_SNAPSHOT,
         PAUSE_JOB,
         SCHEDULE_JOB,
+        SET_LOG_LEVELS,
         SETTLE_OPERATION,
         SHUTDOWN_CLUSTER,
         RESTART_CLUSTER,

@@ -1,0 +1,22 @@
+"""
+# Set log levels of a running job
+
+**What it does.** Loggers of the job's driver, Python's or the JVM's, say more or less from now on. Nothing is started
+again.
+
+**When to use it.** To look into a job that misbehaves now: `org.apache.spark.sql.execution.streaming: DEBUG`, or
+`source.NAME: DEBUG`. To keep levels, set them at an upgrade: these hold until the job is started anew.
+
+**What it changes.** The word that the driver has from operations. `streamops logs JOB` shows what it says.
+
+**What can go wrong, and how to recover.**
+
+- *The job does not run*: refused; nothing was touched.
+- *Every task is skipped*: another operation holds the job; the log of `check` names it. Trigger again when it is over.
+- *Airflow or a worker died*: the task continues at the recorded step when it is tried again. Clearing it is safe.
+"""
+
+from streamops.operations.runbooks.set_log_levels import SET_LOG_LEVELS
+from streamops_airflow.dags import runbook_dag
+
+dag = runbook_dag(SET_LOG_LEVELS, __doc__)
