@@ -1,16 +1,26 @@
 """What the operator's hook runs: the command, its environment, and what it reads from the answer."""
 
+import inspect
+import json
+import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
-from airflow.sdk.exceptions import AirflowException
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.sdk import DAG
 from pydantic import SecretStr
 
+from streamops.model.errors import RefusedError, StreamOpsError, UnreachableError
 from streamops.settings import Settings
-from streamops.spark.submission import Submission, spark_submit_command
+from streamops.spark.submission import SLOTS_PER_CORE, Submission, program_args, spark_submit_command
+from streamops.spark.submitter import SparkSubmitter
 from streamops_airflow.hooks.driver_submit import DriverSubmitHook
-from streamops_airflow.operators.driver_submit import DriverSubmitOperator
+from streamops_airflow.hooks.snapshots import SnapshotHook
+from streamops_airflow.hooks.streamops import FIRST
+from streamops_airflow.operators.driver_submit import REFUSED, DriverSubmitOperator
+from streamops_airflow.operators.steps import StepsOperator
 
 SECRETS = ("s3-hidden-key", "influx-hidden-token", "airflow-hidden-password")
 # Stands in for spark-submit: says what it was given, then what Spark's client would say.
@@ -50,23 +60,46 @@ def settings(tmp_path):
     )
 
 
+SUBMISSION = Submission("driver-1", "v1", 1, "launch-a", "artifact.zip", "a" * 64, "b" * 64)
+
+
 @pytest.fixture
-def hook(settings, monkeypatch):
-    monkeypatch.setenv(
-        "AIRFLOW_CONN_STREAMOPS_SPARK", '{"conn_type": "spark", "host": "spark://127.0.0.1", "port": 7077}'
-    )
-    submission = Submission("driver-1", "v1", 1, "launch-a", "artifact.zip", "a" * 64, "b" * 64)
-    return DriverSubmitHook(settings, submission, "streamops_spark")
+def connection(monkeypatch):
+    """Sets the extras of the connection, and its master's port."""
+
+    def write(port=7077, **extra):
+        found = {"conn_type": "spark", "host": "spark://127.0.0.1", "port": port, "extra": extra}
+        monkeypatch.setenv("AIRFLOW_CONN_STREAMOPS_SPARK", json.dumps(found))
+
+    write()
+    return write
 
 
-def test_the_command_is_the_cores_command(hook, settings):
-    submission = Submission("driver-1", "v1", 1, "launch-a", "artifact.zip", "a" * 64, "b" * 64)
-    assert hook._build_spark_submit_command("") == spark_submit_command(settings, submission)
+@pytest.fixture
+def said(connection, settings, monkeypatch):
+    """Submits with what is given, and returns the lines of the task's log."""
+
+    def submit(**given):
+        lines = []
+        hook = DriverSubmitHook(settings, SUBMISSION, "streamops_spark", **given)
+        monkeypatch.setattr(hook.log, "info", lines.append)
+        assert hook.submit() == "driver-20261121130000-0007"  # even for a job that is called like one
+        return lines
+
+    return submit
 
 
-def test_the_driver_is_supervised_on_the_cluster_with_the_master_named_twice(hook):
-    command = hook._build_spark_submit_command("")
-    outer, inner = command[: command.index("/node/bootstrap.py")], command[command.index("/node/bootstrap.py") :]
+def command(lines):
+    return shlex.split(lines[0])
+
+
+def test_the_command_is_the_cores_command(said, settings):
+    assert command(said()) == spark_submit_command(settings, SUBMISSION)
+
+
+def test_the_driver_is_supervised_on_the_cluster_with_the_master_named_twice(said):
+    done = command(said())
+    outer, inner = done[: done.index("/node/bootstrap.py")], done[done.index("/node/bootstrap.py") :]
     assert "--supervise" in outer
     assert outer.count("--master") == 2
     assert outer[outer.index("--deploy-mode") + 1] == "cluster"
@@ -74,26 +107,106 @@ def test_the_driver_is_supervised_on_the_cluster_with_the_master_named_twice(hoo
     assert inner[inner.index("--launch") + 1] == "launch-a"
 
 
-def test_submitting_returns_sparks_id_even_for_a_job_that_is_called_like_one(hook):
-    assert hook.submit() == "driver-20261121130000-0007"
-
-
-def test_neither_secrets_nor_the_callers_environment_reach_the_submitter(hook, monkeypatch, settings):
-    monkeypatch.setenv("SOME_TOKEN", "callers-secret")
-    fresh = DriverSubmitHook(
-        settings, Submission("j", "v1", 1, "l", "artifact.zip", "a" * 64, "b" * 64), "streamops_spark"
+def test_what_the_hook_is_given_is_what_is_submitted(said, settings, connection):
+    connection(**{"deploy-mode": "cluster", "spark-binary": "spark3-submit"})
+    home = Path(settings.spark_home)
+    (home / "bin" / "spark-submit").rename(home / "bin" / "spark3-submit")
+    lines = said(
+        application_args=program_args(settings, SUBMISSION),
+        conf={"spark.locality.wait": "3s"},
+        total_executor_cores=3,
+        executor_cores=1,
+        executor_memory="1200m",
+        driver_memory="1g",
+        deploy_mode="cluster",
     )
-    fresh.submit()
-    shown = "\n".join(fresh._last_submit_log_lines)
+    done = command(lines)
+    assert done[0].endswith("/bin/spark3-submit")
+    assert done[done.index("--driver-memory") + 1] == "1g"
+    slots = {"spark.cores.max": 3 * SLOTS_PER_CORE, "spark.executor.cores": SLOTS_PER_CORE}
+    for key, value in {**slots, "spark.executor.memory": "1200m", "spark.locality.wait": "3s"}.items():
+        assert f"{key}={value}" in done
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"deploy_mode": "client"}, "would end with the task"),
+        ({"application_args": ["--launch", "another"]}, "only the operation gives them"),
+        ({"conf": {"spark.sql.shuffle.partitions": 3}}, "spark.sql.shuffle.partitions is not allowed"),
+        ({"executor_memory": "much"}, "executor_memory"),
+        ({"total_executor_cores": 0}, "cores"),
+        ({"spark_binary": "spark2-submit"}, "spark2-submit"),
+    ],
+)
+def test_what_would_break_a_guarantee_is_refused_in_a_sentence(said, given, says):
+    with pytest.raises(StreamOpsError, match=says) as refused:
+        said(**given)
+    assert str(refused.value).count(". ") == 0
+
+
+@pytest.mark.parametrize(
+    ("extra", "says"),
+    [
+        ({"deploy-mode": "client"}, "deploy_mode client"),
+        ({"port": 7078}, "names the master spark://127.0.0.1:7078"),
+        ({"queue": "q"}, "has queue, which a standalone cluster has not"),
+    ],
+)
+def test_a_connection_that_leads_elsewhere_is_refused(said, connection, extra, says):
+    connection(**extra)
+    with pytest.raises(RefusedError, match=says):
+        said()
+
+
+def test_another_program_is_refused(connection, settings):
+    hook = DriverSubmitHook(settings, SUBMISSION, "streamops_spark")
+    with pytest.raises(RefusedError, match=r"application other\.py: only /node/bootstrap\.py asks for the lease"):
+        hook.submit("other.py")
+    with pytest.raises(RefusedError, match="env"):
+        hook.submit(env={})
+
+
+def test_an_argument_that_an_operator_has_no_use_for_is_refused_where_the_dag_is_written():
+    known = set(inspect.signature(SparkSubmitOperator.__init__).parameters) - {"self", "kwargs"}
+    own = set(inspect.signature(DriverSubmitOperator.__init__).parameters) - {"self", "kwargs", "until", "part"}
+    assert set(REFUSED) == known - own
+    assert own <= known
+    with pytest.raises(RefusedError, match="jars is refused: a driver's code"):
+        DriverSubmitOperator(task_id="t", jars="a.jar")
+    with DAG("d", default_args={"yarn_queue": "q"}), pytest.raises(RefusedError, match="yarn_queue"):
+        DriverSubmitOperator(task_id="t")
+
+
+def test_the_operator_hands_on_what_it_is_given(connection, settings, monkeypatch):
+    given = {"conf": {"spark.locality.wait": "3s"}, "executor_cores": 1, "driver_memory": "1g"}
+    operator = DriverSubmitOperator(task_id="t", **given)
+    monkeypatch.setattr(SnapshotHook, "settings", settings)
+    monkeypatch.setattr(SnapshotHook, "services", FIRST)
+    lines = []
+    monkeypatch.setattr(SparkSubmitter, "submit", lambda self, what, binary: lines.append(what) or "driver-1")
+    assert operator.submit(SUBMISSION) == "driver-1"
+    assert lines[0].spark == {"spark.locality.wait": "3s", "spark.executor.cores": 1}
+    assert lines[0].resources.driver_memory == "1g"
+
+
+def test_no_other_task_of_a_plan_submits():
+    with pytest.raises(RefusedError, match="no SparkSubmitOperator, so it does not submit launch launch-a"):
+        StepsOperator(task_id="switch").submit(SUBMISSION)
+
+
+def test_neither_secrets_nor_the_callers_environment_reach_the_submitter(said, monkeypatch):
+    monkeypatch.setenv("SOME_TOKEN", "callers-secret")
+    shown = "\n".join(said())
     assert "ENVIRONMENT" in shown
     for secret in (*SECRETS, "callers-secret", "SOME_TOKEN", "AIRFLOW_CONN"):
         assert secret not in shown
 
 
-def test_a_failed_submission_shows_what_spark_submit_said(hook, settings, tmp_path):
+def test_a_failed_submission_shows_what_spark_submit_said(said, tmp_path):
     (tmp_path / "spark" / "broken").touch()
-    with pytest.raises(AirflowException, match="Driver successfully submitted"):
-        hook.submit()
+    with pytest.raises(UnreachableError, match="Driver successfully submitted"):
+        said()
 
 
 def test_killing_the_task_ends_the_task_and_starts_no_process(monkeypatch):
@@ -106,5 +219,5 @@ def test_killing_the_task_ends_the_task_and_starts_no_process(monkeypatch):
         operator.on_kill()
 
 
-def test_nothing_private_of_the_operator_is_rendered():
-    assert tuple(DriverSubmitOperator.template_fields) == ("streamops_conn_id",)
+def test_what_is_rendered_holds_no_secret():
+    assert set(DriverSubmitOperator.template_fields) == {"streamops_conn_id", "application", "application_args", "conf"}

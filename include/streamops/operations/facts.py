@@ -130,9 +130,11 @@ class Kept(Facts):
     bytes: int = 0
 
 
-class HandedOver(Submitted):
+class HandedOver(Facts):
     """The lease, given to the new driver in this epoch."""
 
+    launch: str = ""
+    deployment: int = 0
     epoch: int = 0
 
 

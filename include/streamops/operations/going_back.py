@@ -285,6 +285,7 @@ def runbook(request: type[GoingBack], check: Act) -> Runbook:
                 await_stop,
             ),
             steps.HAND_OVER,
+            steps.SUBMIT_COLD,
             steps.HEALTHY,
             Step(
                 "catch_up",

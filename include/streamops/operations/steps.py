@@ -420,15 +420,17 @@ def commit_manifest(context: StepContext, step: str) -> tuple[Kept, Manifest]:
 
 
 def hand_over(context: StepContext) -> HandedOver:
-    """Give the lease to the new driver and let it run; one that starts cold is submitted now."""
+    """Give the lease to the new driver and let it run; one that starts cold is submitted next."""
     granted = leases.grant(context.ports.store, context.job, context.launch, context.number)
-    version = context.version()
-    give(context, version.version, context.number, context.launch)
-    facts = Submitted(launch=context.launch, deployment=context.number)
-    if context.cold:
-        what = submission(context, version, context.number, context.launch)
-        facts = put(context, what, "hand_over")
-    return HandedOver(epoch=granted.value.epoch, **facts.model_dump(exclude_unset=True))
+    give(context, context.version().version, context.number, context.launch)
+    return HandedOver(launch=context.launch, deployment=context.number, epoch=granted.value.epoch)
+
+
+def submit_cold(context: StepContext) -> Submitted:
+    """The driver that starts after the stop, unless it has warmed up before."""
+    if not context.cold:
+        return Submitted()
+    return put(context, submission(context, context.version(), context.number, context.launch), "submit_cold")
 
 
 def recount_since(context: StepContext, moment_ms: int, what: str) -> Recounted:
@@ -518,6 +520,13 @@ STANDBY = Step(
 REQUEST_STOP = Step("request_stop", "switch", "Ask the present driver to stop at a batch boundary", request_stop)
 AWAIT_STOP = Step("await_stop", "switch", "Wait until it has stopped", await_stop)
 HAND_OVER = Step("hand_over", "switch", "Give the lease to the new driver and let it run", hand_over)
+SUBMIT_COLD = Step(
+    "submit_cold",
+    "submit_after_stop",
+    "Submit a driver that was not to warm up, or had no room to, supervised by the master",
+    submit_cold,
+    submits=True,
+)
 HEALTHY = Step(
     "healthy",
     "wait_healthy",

@@ -8,11 +8,16 @@ visible in process lists, so no secret ever does.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
 
 from streamops.model.definitions import ALLOWED_SPARK_CONF, ALLOWED_SPARK_CONF_TEXT, Param, Resources
 from streamops.model.errors import NotFoundError, RefusedError
+from streamops.model.wording import wrong_fields
 from streamops.settings import Settings
 from streamops.spark import jvm
 from streamops.store import keys
@@ -41,6 +46,19 @@ class Submission:
     spark: dict[str, Param] = field(default_factory=dict)
     realtime: bool = False  # whether any stage runs in real time
     library: tuple[str, str] | None = None  # key and hash of the shared library's archive
+
+
+def changed(submission: Submission, resources: Mapping[str, Any], spark: Mapping[str, Param]) -> Submission:
+    """The same launch with other resources and settings than its definition says.
+
+    Raises:
+        RefusedError: a resource is none, or out of its range.
+    """
+    try:
+        found = Resources.model_validate({**submission.resources.model_dump(), **resources})
+    except ValidationError as error:
+        raise RefusedError(f"The driver is not submitted: {wrong_fields(error, 'resources')}.") from None
+    return replace(submission, resources=found, spark={**submission.spark, **spark})
 
 
 def executor_cores(resources: Resources, spark: dict[str, Param]) -> int:
@@ -97,15 +115,27 @@ def spark_conf(settings: Settings, submission: Submission) -> dict[str, str]:
 def application_args(settings: Settings, submission: Submission) -> list[str]:
     """Everything after the jar: the inner submission, which runs on the node that hosts the driver."""
     conf = [part for key, value in spark_conf(settings, submission).items() for part in ("--conf", f"{key}={value}")]
-    library: list[str] = []
-    if submission.library:
-        library = ["--library", submission.library[0], "--library-sha256", submission.library[1]]
     return [
         "--master", settings.spark_master,
         "--properties-file", f"{settings.node_dir}/spark-defaults.conf",
         "--name", submission.job,
         *conf,
-        f"{settings.node_dir}/bootstrap.py",
+        program(settings),
+        *program_args(settings, submission),
+    ]  # fmt: skip
+
+
+def program(settings: Settings) -> str:
+    """The Python file that every driver begins with, on the node that hosts it."""
+    return f"{settings.node_dir}/bootstrap.py"
+
+
+def program_args(settings: Settings, submission: Submission) -> list[str]:
+    """Which launch of which deployment the driver is, and of what code."""
+    library: list[str] = []
+    if submission.library:
+        library = ["--library", submission.library[0], "--library-sha256", submission.library[1]]
+    return [
         "--job", submission.job,
         "--launch", submission.launch,
         "--deployment", str(submission.deployment),
@@ -119,18 +149,24 @@ def application_args(settings: Settings, submission: Submission) -> list[str]:
     ]  # fmt: skip
 
 
-def spark_submit_command(settings: Settings, submission: Submission) -> list[str]:
+def spark_submit_command(settings: Settings, submission: Submission, binary: str = "spark-submit") -> list[str]:
     """The whole command as a list; it returns in about 8 s with the driver's id in its output.
 
+    Args:
+        binary: the name of Spark's script.
+
     Raises:
-        NotFoundError: there is no Spark where the settings say.
+        NotFoundError: there is no Spark where the settings say, or no such script in it.
     """
     home = Path(settings.spark_home)
     jar = next(iter(sorted((home / "jars").glob("spark-core_*.jar"))), None)
     if not settings.spark_home or jar is None:
         raise NotFoundError(f"There is no Spark in {settings.spark_home or 'SPARK_HOME'}; run 'make up' first.")
+    script = home / "bin" / binary
+    if not script.is_file():
+        raise NotFoundError(f"There is no {script}; name another one in spark-binary, or leave that out.")
     return [
-        str(home / "bin" / "spark-submit"),
+        str(script),
         "--master", settings.spark_master,
         "--deploy-mode", "cluster",
         "--supervise",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
+from collections.abc import Callable
 
 import httpx
 
@@ -18,24 +20,30 @@ _SUBMIT_S = 120
 
 
 class SparkSubmitter:
-    """The installation's cluster."""
+    """The installation's cluster.
 
-    def __init__(self, settings: Settings) -> None:
-        self.settings = settings
+    Args:
+        say: is told the command of a submission, and what spark-submit says.
+    """
 
-    def submit(self, submission: Submission) -> str:
+    def __init__(self, settings: Settings, say: Callable[[str], None] = lambda line: None) -> None:
+        self.settings, self.say = settings, say
+
+    def submit(self, submission: Submission, binary: str = "spark-submit") -> str:
         """Put a driver on the cluster and return Spark's id of it, which is only a hint.
 
         Raises:
             UnreachableError: spark-submit failed; the message ends with its last line.
         """
-        command = spark_submit_command(self.settings, submission)
+        command = spark_submit_command(self.settings, submission, binary)
+        self.say(shlex.join(command))
         try:
             done = subprocess.run(
                 command,
                 env=submit_environment(self.settings),
                 stdin=subprocess.DEVNULL,
-                capture_output=True,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
                 text=True,
                 timeout=_SUBMIT_S,
                 check=False,
@@ -44,12 +52,14 @@ class SparkSubmitter:
             raise UnreachableError(
                 f"spark-submit to {self.settings.spark_master} did not end in {_SUBMIT_S} s; is the master up?"
             ) from None
-        found = DRIVER_ID.search(done.stdout + done.stderr)
+        said = [line for line in done.stdout.splitlines() if line.strip()]
+        for line in said:
+            self.say(line)
+        found = DRIVER_ID.search(done.stdout)
         if done.returncode or not found:
-            last = [line for line in done.stderr.splitlines() if line.strip()][-1:]
             raise UnreachableError(
                 f"spark-submit of {submission.job} to {self.settings.spark_master} failed ({done.returncode}): "
-                f"{last[0][:300] if last else 'no message'}; check that the master runs ('make status') and retry."
+                f"{said[-1][:300] if said else 'no message'}; check that the master runs ('make status') and retry."
             )
         return found.group(0)
 

@@ -145,5 +145,5 @@ class SnapshotHook(StreamOpsHook):
         context = get_current_context()
         ti, asked = context["ti"], request(runbook, **values)
         place = (ti.dag_id, ti.run_id, ti.task_id, str(ti.map_index), asked.model_dump_json())
-        engine = self.task_engine(context, self.log.info)
+        engine = self.task_engine(context, self.log.info, self.submit)
         return engine.run(asked, runs.owner(context), operation_id(runbook, *place))

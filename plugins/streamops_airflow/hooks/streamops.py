@@ -118,7 +118,7 @@ class _LateLedger:
 
 
 def _nothing(submission: Submission) -> str:
-    raise RefusedError(f"This task submits no driver, so it cannot submit launch {submission.launch}.")
+    raise RefusedError(f"Nothing is submitted from here, so launch {submission.launch} is not.")
 
 
 class StreamOpsHook(BaseHook):
@@ -241,16 +241,23 @@ class StreamOpsHook(BaseHook):
         )
         return Engine(ports, say, at_point)
 
-    def task_engine(self, context: Context, say: Callable[[str], None]) -> Engine:
-        """The engine in a running task: it stops acting once the task may no longer run."""
-        return self.engine(say, runs.finished(context), self._submit, runs.fence(context), runs.forgotten(context))
+    def task_engine(
+        self, context: Context, say: Callable[[str], None], submit: Callable[[Submission], str] = _nothing
+    ) -> Engine:
+        """The engine in a running task: it stops acting once the task may no longer run.
+
+        Args:
+            submit: puts a driver on the cluster; left out where the task starts none.
+        """
+        return self.engine(say, runs.finished(context), submit, runs.fence(context), runs.forgotten(context))
 
     def watcher(self) -> Engine:
         """An engine that only looks, in the triggerer."""
         return self.engine(say=self.log.info, finished=runs.finished_as_triggers_ask())
 
-    def _submit(self, submission: Submission) -> str:
-        from streamops_airflow.hooks.driver_submit import DriverSubmitHook
+    def submit(self, submission: Submission) -> str:
+        """Put a driver on the cluster, as its definition says, and return Spark's id of it."""
+        from streamops_airflow.hooks.driver_submit import DriverSubmitHook  # loads the provider
 
         return DriverSubmitHook(self.settings, submission, self.services["spark"]).submit()
 

@@ -15,6 +15,7 @@ from streamops.model.errors import (
     ConflictError,
     LeaseLostError,
     OvertakenError,
+    RefusedError,
     StreamOpsError,
     UnhealthyError,
     UnreachableError,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from streamops.operations.engine import Engine
+    from streamops.spark.submission import Submission
 
 # Another try may find these gone; every other refusal stands, and a retry would only repeat it.
 # Who was overtaken goes on once whoever did is done.
@@ -77,8 +79,15 @@ class OperationOperator(StreamOpsOperator):
     def engine(self, context: Context) -> Engine:
         """The engine, speaking into this task's log: one for this try, so that what overtakes it is noticed."""
         if self._engine is None:
-            self._engine = self.hook.task_engine(context, self.log.info)
+            self._engine = self.hook.task_engine(context, self.log.info, self.submit)
         return self._engine
+
+    def submit(self, submission: Submission) -> str:
+        """Start no driver: each is started by a SparkSubmitOperator task of its own. Raises RefusedError."""
+        raise RefusedError(
+            f"Task {self.task_id} is no SparkSubmitOperator, so it does not submit launch {submission.launch} of "
+            f"{submission.job}."
+        )
 
     def waiting_step(self, context: Context, task: str) -> str | None:
         """The step of a task that waits for something outside, if it has one."""
@@ -133,3 +142,15 @@ class OperationOperator(StreamOpsOperator):
         """
         self.log.warning("The task was ended from outside; the driver is left alone")
         raise SystemExit(143)
+
+
+class BringsBackOperator(OperationOperator):
+    """For operators that may bring back what somebody left half done, and submit its driver on the way.
+
+    Taking back, reconciliation and restore tests; of the tasks of a plan only the first, because it settles what the
+    operation before it left.
+    """
+
+    def submit(self, submission: Submission) -> str:
+        """Put a driver on the cluster, as its definition says."""
+        return self.hook.submit(submission)

@@ -18,7 +18,7 @@ from streamops.store import jobs as job_state
 from streamops.upkeep import scheduled
 from streamops.upkeep.restore_tests import RestoreTests
 from streamops_airflow import assets, runs
-from streamops_airflow.operators.base import MAY_PASS, OperationOperator, StreamOpsOperator, plain_errors
+from streamops_airflow.operators.base import MAY_PASS, BringsBackOperator, OperationOperator, StreamOpsOperator, plain_errors
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -41,7 +41,7 @@ class DueSnapshotsOperator(StreamOpsOperator):
         return [{"job": job, "slot": item.slot.isoformat(), "missed": item.missed} for job, item in found.items()]
 
 
-class TakeScheduledOperator(OperationOperator):
+class TakeScheduledOperator(BringsBackOperator):
     """Takes one job's scheduled snapshot; skipped while another operation holds the job.
 
     Args:
@@ -145,7 +145,7 @@ def _tests(operator: OperationOperator, context: Context) -> RestoreTests:
     return RestoreTests(operator.hook.settings, operator.engine(context), owner, operator.log.info)
 
 
-class RestoreTestOperator(JobsOperator, OperationOperator):
+class RestoreTestOperator(JobsOperator, BringsBackOperator):
     """Restores each job's newest snapshot into a scratch job, lets that continue, and recounts it."""
 
     def execute(self, context: Context) -> dict[str, Any]:
@@ -163,7 +163,7 @@ class RestoreTestOperator(JobsOperator, OperationOperator):
         return {"wrong": bool(found)}
 
 
-class ClearScratchOperator(JobsOperator, OperationOperator):
+class ClearScratchOperator(JobsOperator, BringsBackOperator):
     """Removes what a restore test left that was killed."""
 
     def do(self, context: Context, job: str, wrong: list[str]) -> Any:

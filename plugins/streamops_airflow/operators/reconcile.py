@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from streamops_airflow import runs
-from streamops_airflow.operators.base import OperationOperator, plain_errors
+from streamops_airflow.operators.base import BringsBackOperator, plain_errors
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class ReconcileOperator(OperationOperator):
+class ReconcileOperator(BringsBackOperator):
     """Brings back what should run. XCom: what was done, one line each; nothing when nothing was to be done."""
 
     def execute(self, context: Context) -> list[str] | None:

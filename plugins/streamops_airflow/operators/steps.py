@@ -13,7 +13,7 @@ from streamops.operations import receipts, runbooks
 from streamops.operations.follow import HELD
 from streamops.operations.operation import OVER
 from streamops_airflow import assets, runs
-from streamops_airflow.operators.base import OperationOperator, plain_errors
+from streamops_airflow.operators.base import BringsBackOperator, OperationOperator, plain_errors
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -48,7 +48,7 @@ class StepsOperator(OperationOperator):
         return facts
 
 
-class BeginOperator(StepsOperator):
+class BeginOperator(BringsBackOperator, StepsOperator):
     """The first task: takes the job's operation lock, writes the operation object, and refuses what must not be.
 
     A job that another operation holds is left alone: this task and all after it end skipped, and the log names
@@ -113,7 +113,7 @@ class TeardownOperator(OperationOperator):
         """What is to do for a run without an operation: mostly nothing."""
 
 
-class RestoreOperator(TeardownOperator):
+class RestoreOperator(BringsBackOperator, TeardownOperator):
     """After a failure, what ran before runs again; after a success, nothing happens."""
 
     def tear_down(self, engine: Engine, operation: Operation) -> str:

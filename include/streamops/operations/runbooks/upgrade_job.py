@@ -280,6 +280,7 @@ UPGRADE_JOB = Runbook(
         ),
         steps.HAND_OVER,
         Step("keep", "switch", "Gapless: copy the old version's last state into the snapshot", keep, when=gapless),
+        replace(steps.SUBMIT_COLD, when=stops_first),
         steps.HEALTHY,
         Step(
             "probation",
