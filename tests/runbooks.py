@@ -139,7 +139,7 @@ def secrets_shown(airflow: Airflow, job: FreshJob) -> list[str]:
         if owner is None or owner.kind != "airflow" or owner.user == "tester":  # the last are begun by tests themselves
             continue
         for task in airflow.tasks(owner.dag_id, owner.run_id):
-            texts += airflow.log(owner.dag_id, owner.run_id, task.task_id, max(1, task.tries))
+            texts += airflow.log(owner.dag_id, owner.run_id, task.task_id, max(1, task.tries), task.map_index)
             texts.append(str(airflow.xcom(owner.dag_id, owner.run_id, task.task_id)))
         listed = airflow._call("GET", f"/api/v2/dags/{owner.dag_id}/dagRuns/{_path(owner.run_id)}/taskInstances")
         texts += [str(task["rendered_fields"]) for task in listed["task_instances"]]

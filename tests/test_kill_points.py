@@ -114,6 +114,34 @@ def test_an_operation_killed_at_every_point_continues_where_it_was(rig: Rig, run
     checks.submitted_once(rig)
 
 
+@pytest.mark.full
+@pytest.mark.parametrize("runbook", ["upgrade_job", "rollback_job"])
+def test_a_cold_start_killed_at_every_point_is_submitted_once_after_the_stop(rig: Rig, runbook: str, seed: int) -> None:
+    prepare(rig, runbook)
+    rig.cluster.room = False
+    owner, request, walk = rig.owner(), asked(runbook), Walk(rig, seed)
+    walk.run(lambda engine: rig.tasks(engine, request, owner, "op"))
+    assert walk.points == points_of(request)
+    operation = rig.engine().find(JOB, "op")
+    assert operation is not None
+    assert operation.facts("submit")["cold"] is True
+    assert operation.facts("submit_cold")["launch"] == "op"
+    rig.engine().run_task(JOB, "op", "submit_after_stop")  # cleared
+    checks.one_writer(rig, "v2" if runbook == "upgrade_job" else "v1")
+    checks.submitted_once(rig)
+
+
+def test_a_run_marked_failed_before_or_after_a_cold_submission_leaves_one_version_running(rig: Rig) -> None:
+    prepare(rig, "upgrade_job")
+    rig.cluster.room = False
+    for number, when in enumerate(("before", "after")):
+        begun(rig, asked("upgrade_job", snapshot=f"s{number}"), f"op-{number}", ("submit_cold", when))
+        assert "the old version runs again" in mark_failed(rig, f"op-{number}").lower()
+        checks.one_writer(rig, "v1")
+        checks.free(rig)
+    checks.submitted_once(rig)
+
+
 def test_an_upgrade_marked_failed_leaves_one_version_running(rig: Rig) -> None:
     upgrades_marked_failed(rig, KINDS["upgrade_job"])
 

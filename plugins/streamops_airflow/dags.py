@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow.sdk import DAG, chain
+from airflow.sdk import DAG, TriggerRule, chain
+from airflow.sdk.definitions.mappedoperator import MappedOperator
 
 from streamops_airflow import assets, forms, runs
 from streamops_airflow.operators.driver_submit import DriverSubmitOperator
-from streamops_airflow.operators.steps import BeginOperator, StepsOperator, ending
+from streamops_airflow.operators.steps import BeginOperator, PartsOperator, StepsOperator, ending
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from airflow.sdk.types import Operator
 
     from streamops.operations.runbook import Runbook
 
@@ -45,17 +46,36 @@ def runbook_dag(runbook: Runbook, documentation: str | None, *tags: str) -> DAG:
     return dag
 
 
-def _tasks(runbook: Runbook) -> Iterator[StepsOperator | DriverSubmitOperator]:
-    for task in runbook.tasks:
+def _tasks(runbook: Runbook) -> list[Operator]:
+    """The tasks of its plan, in order."""
+    tasks: list[Operator] = []
+    for at, task in enumerate(runbook.tasks):
         steps = [step for step in runbook.steps if step.task == task]
-        if task == runbook.tasks[0]:
-            yield BeginOperator(task_id=task)
+        following = [step for step in runbook.steps if step.task in runbook.tasks[at + 1 : at + 2]]
+        if not tasks:
+            tasks.append(BeginOperator(task_id=task))
+        elif any(step.parts for step in steps):
+            # One after the other: each takes the operation up, and no two processes work on one at once.
+            mapped = DriverSubmitOperator.partial(
+                task_id=task,
+                until="",
+                streamops_conn_id=runs.ASKED_ARGS[runs.INSTALLATION],  # a default of the DAG does not reach it
+                max_active_tis_per_dagrun=1,
+                map_index_template="{{ task.part }}",
+            )
+            tasks.append(mapped.expand_kwargs(tasks[-1].output))
         elif any(step.submits for step in steps):
             after = runbook.steps[runbook.steps.index(steps[-1]) + 1 :]
-            yield DriverSubmitOperator(task_id=task, until=next(step.name for step in after if step.waits))
+            tasks.append(DriverSubmitOperator(task_id=task, until=next(step.name for step in after if step.waits)))
+        elif any(step.parts for step in following):
+            tasks.append(PartsOperator(task_id=task, mapped=following[0].task))
         else:
             outlets = [assets.TAKEN] if any(step.announces for step in steps) else []
-            yield StepsOperator(task_id=task, outlets=outlets)
+            tasks.append(StepsOperator(task_id=task, outlets=outlets))
+            if isinstance(tasks[-2], MappedOperator):  # which is skipped when it is mapped over nothing
+                tasks[-1].trigger_rule = TriggerRule.NONE_FAILED_MIN_ONE_SUCCESS
+                tasks[-3] >> tasks[-1]
+    return tasks
 
 
 def table(runbook: Runbook) -> str:

@@ -182,8 +182,10 @@ def fence(context: Context) -> Callable[[str, str], None]:
     def check(step: str, when: str) -> None:
         if when != "before":
             return
-        states = ti.get_task_states(dag_id=ti.dag_id, task_ids=[ti.task_id], run_ids=[ti.run_id])
-        state = states.get(ti.run_id, {}).get(ti.task_id)
+        states = ti.get_task_states(
+            dag_id=ti.dag_id, task_ids=[ti.task_id], run_ids=[ti.run_id], map_index=ti.map_index
+        )
+        state = next(iter(states.get(ti.run_id, {}).values()), None)
         if state is not None and str(getattr(state, "value", state)) != "running":
             raise AirflowTaskTerminated(f"This task was set to {state} meanwhile; {step} is left to the teardown.")
 

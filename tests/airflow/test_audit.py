@@ -13,7 +13,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import DAG
+from airflow.sdk.definitions.mappedoperator import MappedOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskDeferred
 
 from asking import fitting
@@ -26,11 +28,13 @@ from streamops.operations.engine import Engine
 from streamops.operations.operation import operation_id
 from streamops.operations.requests import ClusterRequest
 from streamops.operations.runbooks import RUNBOOKS
+from streamops.spark.submission import Submission
 from streamops.store import locks
 from streamops_airflow import assets
 from streamops_airflow.dags import runbook_dag
 from streamops_airflow.hooks.snapshots import SnapshotHook
 from streamops_airflow.operators.base import StreamOpsOperator
+from streamops_airflow.operators.driver_submit import DriverSubmitOperator
 from streamops_airflow.operators.reconcile import ReconcileOperator
 
 NOTE = "from the command line of ada on a host"
@@ -114,6 +118,8 @@ class Run:
         given = {**fitting(runbook, PATIENT), **({"job": JOB} if of_job else {}), **values}
         self.dag: DAG = runbook_dag(RUNBOOKS[runbook], "")
         self.xcom: dict[tuple[str, str], Any] = {}
+        self.returned: Any = None  # by the task before
+        self.submitted_by: list[Any] = []
         run = SimpleNamespace(
             dag_id=runbook, run_id=f"manual__{number}", run_type="manual", triggering_user_name="ada", note=NOTE,
             conf=given,
@@ -143,7 +149,11 @@ class Run:
         Args:
             until: the task after which someone marks the run as failed.
         """
-        engine = Engine(self.rig.engine().ports, self.log.info, self.at_point)
+        cluster = self.rig.cluster
+        through = SimpleNamespace(submit=self.submit, room_for=cluster.room_for, end_driver=cluster.end_driver)
+        for kind in (SnapshotHook, DriverSubmitOperator):
+            monkeypatch.setattr(kind, "submit", lambda _, submission: cluster.submit(submission))
+        engine = Engine(self.rig.engine(submitter=through).ports, self.log.info, self.at_point)
         monkeypatch.setattr(StreamOpsOperator, "log", self.log, raising=False)
         monkeypatch.setattr(SnapshotHook, "store", self.rig.store)
         monkeypatch.setattr(SnapshotHook, "task_engine", lambda *_: engine)
@@ -153,7 +163,11 @@ class Run:
                 continue
             self.task_id = task.task_id
             try:
-                self.execute(task, engine)
+                if isinstance(task, MappedOperator):
+                    for values in self.returned:
+                        self.execute(task.unmap(values), engine)
+                else:
+                    self.returned = self.execute(task, engine)
                 self.states[task.task_id] = "success"
             except (AirflowFailException, AirflowSkipException) as ended:
                 self.states[task.task_id] = "skipped" if isinstance(ended, AirflowSkipException) else "failed"
@@ -161,9 +175,15 @@ class Run:
             going = going and task.task_id != until
         return audit(self.log.lines)
 
-    def execute(self, task: Any, engine: Engine) -> None:
+    def submit(self, submission: Submission) -> str:
+        """Through the task, which may have no right to."""
+        self.submitted_by.append(self.task)
+        return str(self.task.submit(submission))
+
+    def execute(self, task: Any, engine: Engine) -> Any:
+        self.task = task
         try:
-            task.execute(self.context)
+            return task.execute(self.context)
         except TaskDeferred as deferred:
             trigger = deferred.trigger
             event: dict[str, Any] = {"done": True, "why": ""}
@@ -176,7 +196,7 @@ class Run:
                 self.rig.wait(done, trigger.step)
             except UnhealthyError as error:
                 event |= {"done": False, "why": str(error)}
-            task.resume(self.context, event)
+            return task.resume(self.context, event)
 
 
 def prepared(rig: Rig, runbook: str) -> None:
@@ -255,6 +275,8 @@ def test_the_log_alone_tells_who_asked_for_what_what_was_found_and_how_it_ended(
         assert "check" in told.receipt["steps"]
 
     good, told = run("succeeded", asked)
+    assert all(isinstance(task, SparkSubmitOperator) for task in good.submitted_by)
+    assert bool(good.submitted_by) == any(step.submits for step in steps)
     assert told.found.startswith(found)
     operation = rig.engine().find(scope, good.operation_id)
     assert operation is not None

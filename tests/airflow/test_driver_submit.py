@@ -6,16 +6,19 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import DAG
+from airflow.sdk.exceptions import AirflowTaskTerminated
 from pydantic import SecretStr
 
 from streamops.model.errors import RefusedError, StreamOpsError, UnreachableError
 from streamops.settings import Settings
 from streamops.spark.submission import SLOTS_PER_CORE, Submission, program_args, spark_submit_command
 from streamops.spark.submitter import SparkSubmitter
+from streamops_airflow import runs
 from streamops_airflow.hooks.driver_submit import DriverSubmitHook
 from streamops_airflow.hooks.snapshots import SnapshotHook
 from streamops_airflow.hooks.streamops import FIRST
@@ -174,7 +177,7 @@ def test_an_argument_that_an_operator_has_no_use_for_is_refused_where_the_dag_is
     assert own <= known
     with pytest.raises(RefusedError, match="jars is refused: a driver's code"):
         DriverSubmitOperator(task_id="t", jars="a.jar")
-    with DAG("d", default_args={"yarn_queue": "q"}), pytest.raises(RefusedError, match="yarn_queue"):
+    with DAG("d", schedule=None, default_args={"yarn_queue": "q"}), pytest.raises(RefusedError, match="yarn_queue"):
         DriverSubmitOperator(task_id="t")
 
 
@@ -184,7 +187,7 @@ def test_the_operator_hands_on_what_it_is_given(connection, settings, monkeypatc
     monkeypatch.setattr(SnapshotHook, "settings", settings)
     monkeypatch.setattr(SnapshotHook, "services", FIRST)
     lines = []
-    monkeypatch.setattr(SparkSubmitter, "submit", lambda self, what, binary: lines.append(what) or "driver-1")
+    monkeypatch.setattr(SparkSubmitter, "submit", lambda self, what: lines.append(what) or "driver-1")
     assert operator.submit(SUBMISSION) == "driver-1"
     assert lines[0].spark == {"spark.locality.wait": "3s", "spark.executor.cores": 1}
     assert lines[0].resources.driver_memory == "1g"
@@ -221,3 +224,19 @@ def test_killing_the_task_ends_the_task_and_starts_no_process(monkeypatch):
 
 def test_what_is_rendered_holds_no_secret():
     assert set(DriverSubmitOperator.template_fields) == {"streamops_conn_id", "application", "application_args", "conf"}
+
+
+@pytest.mark.parametrize("index", [-1, 2])
+def test_a_task_that_was_marked_failed_submits_no_more_mapped_or_not(index):
+    states = {-1: {"submit_driver": "running"}, 2: {"submit_drivers_2": "failed"}}  # as Airflow names them
+
+    def told(dag_id, task_ids, run_ids, map_index):
+        return {"run": states[map_index]}
+
+    ti = SimpleNamespace(dag_id="d", task_id="submit_driver", run_id="run", map_index=index, get_task_states=told)
+    check = runs.fence({"ti": ti})
+    if index < 0:
+        check("submit", "before")
+    else:
+        with pytest.raises(AirflowTaskTerminated, match="set to failed meanwhile; submit_jobs is left to the teardown"):
+            check("submit_jobs", "before")

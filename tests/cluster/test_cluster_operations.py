@@ -17,6 +17,7 @@ from streamops.operations.follow import request as ask
 from streamops.operations.operation import Operation, Request
 from streamops.operations.runbooks import RUNBOOKS
 from streamops.store import jobs, keys, locks
+from streamops.upkeep.reconciler import Reconciler
 
 ASKED: dict[str, dict[str, object]] = {
     "shutdown_cluster": {"snapshot": "evening"},
@@ -282,11 +283,84 @@ def assert_job_free(rig: Rig) -> None:
     assert lock is None or lock.value.operation is None
 
 
+def test_each_job_comes_back_by_a_task_of_its_own(rig: Rig) -> None:
+    deployed(rig)
+    rig.publish("v1", ("a",), job="other")
+    rig.engine().run(ask("deploy_job", job="other", version="v1"), rig.owner(), "deploy-other")
+    run(rig, "shutdown_cluster")
+    asked = patient("restart_cluster")
+    rig.engine().begin(asked, rig.owner(), "op")
+
+    def task(name: str, part: str | None = None) -> dict[str, object]:
+        return rig.engine().run_task(CLUSTER, "op", name, part)  # each in a process of its own
+
+    before, after = RUNBOOKS["restart_cluster"].tasks[:4], RUNBOOKS["restart_cluster"].tasks[5:]
+    for name in before:
+        task(name)
+    there = len(rig.cluster.processes)
+    assert rig.engine().parts(CLUSTER, "op", "submit_drivers") == ["other", JOB]
+    assert task("submit_drivers", JOB)["launch"] == "op"
+    assert [launch for launch, _ in rig.cluster.processes[there:]] == ["op"]
+    with pytest.raises(RefusedError, match="Step submit_jobs of op is not done; run its task submit_drivers first"):
+        task("wait_jobs")
+    assert task("submit_drivers", "other")["driver"]
+    assert task("submit_drivers", JOB)["launch"] == "op"  # cleared
+    assert len(rig.cluster.processes) == there + 2
+    for name in after:
+        task(name)
+    operation = rig.engine().find(CLUSTER, "op")
+    assert operation.state == "succeeded"
+    assert {"submit_jobs", "submit_jobs/other", f"submit_jobs/{JOB}"} <= set(operation.steps)
+    rig.engine().release(CLUSTER, "op")
+    checks.free(rig, JOB, "other", CLUSTER)
+    rig.commits_more()
+    assert rig.recount("a")
+
+
+@pytest.mark.full
+def test_with_no_job_to_bring_back_the_task_that_is_mapped_over_none_is_not_missed(rig: Rig) -> None:
+    engine = rig.engine()
+    engine.begin(patient("scale_cluster", size=3), rig.owner(), "op")
+    for name in RUNBOOKS["scale_cluster"].tasks:
+        if name != "submit_drivers":  # Airflow skips it
+            rig.engine().run_task(CLUSTER, "op", name)
+    assert rig.engine().find(CLUSTER, "op").state == "succeeded"
+
+
+def test_a_job_that_cannot_continue_is_told_before_any_is_brought_back(rig: Rig) -> None:
+    deployed(rig)
+    run(rig, "shutdown_cluster")
+    rig.topic.first = 10**9  # retention has overtaken it
+    with pytest.raises(StreamOpsError, match=JOB):
+        run(rig, "restart_cluster")
+    assert rig.record().desired == "stopped"
+    assert cluster_record.read(rig.store).jobs == (JOB,)
+    rig.topic.first = 0
+    run(rig, "restart_cluster")
+    rig.commits_more()
+    assert rig.recount("a")
+
+
+@pytest.mark.full
+def test_what_a_restart_that_fails_has_named_and_not_submitted_is_started_by_reconciliation(rig: Rig) -> None:
+    asked = prepared(rig, "restart_cluster")
+    with pytest.raises(Killed):
+        rig.tasks(rig.engine(killer("submit_jobs", "before")), asked, rig.owner(), "marked")
+    left_alone = rig.engine()
+    left_alone.fail(CLUSTER, "marked", "the run was marked failed")
+    left_alone.undo(CLUSTER, "marked")
+    left_alone.release(CLUSTER, "marked")
+    Reconciler(rig.engine(), rig.owner(), rig.said.append, look_s=0.5).run()
+    checks.writes_alone(rig)
+    rig.commits_more(windows=1)
+    assert rig.recount("a")
+
+
 def test_a_restart_that_fails_when_the_jobs_are_started_leaves_a_cluster_that_runs(rig: Rig) -> None:
     """Reconciliation looks after no job, and nothing can be scaled, while a cluster is starting."""
     asked = prepared(rig, "restart_cluster")
     with pytest.raises(Killed):
-        rig.tasks(rig.engine(killer("resume_jobs", "after")), asked, rig.owner(), "marked")
+        rig.tasks(rig.engine(killer("submit_jobs", "after")), asked, rig.owner(), "marked")
     engine = rig.engine()
     engine.fail(CLUSTER, "marked", "the run was marked failed")
     engine.undo(CLUSTER, "marked")
@@ -303,7 +377,7 @@ def test_a_restart_that_fails_when_the_jobs_are_started_leaves_a_cluster_that_ru
 def test_an_abandoned_operation_of_the_cluster_is_taken_back_before_the_next_one(rig: Rig) -> None:
     asked, owner = prepared(rig, "scale_cluster"), rig.owner()
     with pytest.raises(Killed):
-        rig.tasks(rig.engine(killer("resume_jobs", "before")), asked, owner, "left")
+        rig.tasks(rig.engine(killer("submit_jobs", "before")), asked, owner, "left")
     assert rig.nodes.leaving
     rig.runs.over[owner.run_id] = True
     quick = rig.engine(adopt_wait_s=0.2)  # nothing was submitted that could be adopted
@@ -321,7 +395,7 @@ def test_an_operation_of_the_cluster_that_airflow_forgot_is_taken_back_with_its_
 ) -> None:
     asked = prepared(rig, "scale_cluster")
     with pytest.raises(Killed):
-        rig.tasks(rig.engine(killer("resume_jobs", "before")), asked, rig.owner(), "left")
+        rig.tasks(rig.engine(killer("submit_jobs", "before")), asked, rig.owner(), "left")
     settle = ask("settle_operation", job=CLUSTER, operation="left", action="abort")
     owner = rig.owner()
     first = rig.engine(killer("settle", "after"), adopt_wait_s=0.2)  # nothing was submitted that could be adopted

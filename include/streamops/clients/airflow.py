@@ -53,6 +53,7 @@ class Task:
     started: datetime | None
     ended: datetime | None
     tries: int
+    map_index: int = -1  # of a task that is mapped over several things
 
     @property
     def finished(self) -> bool:
@@ -121,27 +122,28 @@ class Airflow:
                 _time(entry["start_date"]),
                 _time(entry["end_date"]),
                 int(entry["try_number"]),
+                int(entry["map_index"]),
             )
             for entry in entries
         ]
         return sorted(found, key=lambda task: (task.started is None, task.started or datetime.max))
 
-    def log(self, dag_id: str, run_id: str, task_id: str, tries: int = 1) -> list[str]:
+    def log(self, dag_id: str, run_id: str, task_id: str, tries: int = 1, map_index: int = -1) -> list[str]:
         """The lines that a task logged in one of its tries; empty when there is no log yet."""
-        return [str(entry.get("event", "")) for entry in self._log(dag_id, run_id, task_id, tries)]
+        return [str(entry.get("event", "")) for entry in self._log(dag_id, run_id, task_id, tries, map_index)]
 
-    def error(self, dag_id: str, run_id: str, task_id: str, tries: int = 1) -> str:
+    def error(self, dag_id: str, run_id: str, task_id: str, tries: int = 1, map_index: int = -1) -> str:
         """The message of the error that ended a task; empty when its log shows none."""
-        for entry in reversed(self._log(dag_id, run_id, task_id, tries)):
+        for entry in reversed(self._log(dag_id, run_id, task_id, tries, map_index)):
             detail = entry.get("error_detail") or []
             if detail:
                 return str(detail[0].get("exc_value", "")).strip()
         return ""
 
-    def _log(self, dag_id: str, run_id: str, task_id: str, tries: int) -> list[dict[str, Any]]:
+    def _log(self, dag_id: str, run_id: str, task_id: str, tries: int, map_index: int) -> list[dict[str, Any]]:
         path = f"/api/v2/dags/{quote(dag_id)}/dagRuns/{_path(run_id)}/taskInstances/{quote(task_id)}/logs/{tries}"
         try:
-            content = self._call("GET", path, params={"full_content": "true"})["content"]
+            content = self._call("GET", path, params={"full_content": "true", "map_index": map_index})["content"]
         except NotFoundError:
             return []
         return [{"event": line} if isinstance(line, str) else line for line in content]

@@ -6,7 +6,6 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any
 
 from streamops import snapshots
 from streamops.cluster.presence import held
@@ -26,6 +25,7 @@ from streamops.operations.facts import (
     Kept,
     Resumed,
     Stopped,
+    Submitted,
 )
 from streamops.operations.health import Health
 from streamops.operations.requests import PartOfCluster, Stops
@@ -192,32 +192,49 @@ def export(context: StepContext, name: str | None) -> JobsKept:
 # --- jobs come back
 
 
-def resume(context: StepContext, wanted: Collection[str], *, again: bool, kept_by_master: bool = False) -> JobsResumed:
-    """A new launch of the same deployment for each of these jobs, from its own checkpoint.
+def resume(context: StepContext, wanted: Collection[str], *, kept_by_master: bool = False) -> JobsResumed:
+    """Name a new launch of the same deployment for each of these jobs, which continues from its own checkpoint.
 
     Args:
-        again: an earlier try may have submitted drivers.
         kept_by_master: a master that recovered its memory may still hold a job's driver. Then the job is left to the
             master: one healer at a time.
     """
     facts: dict[str, Resumed] = {}
-    for job in each(context):
+    coming = [job for job in each(context) if job.job in wanted]
+    for job in [*coming]:
         record = job.before
-        if record.job not in wanted:
-            continue
         if kept_by_master and record.desired == "running" and left(context, record):
             context.say(f"{job.job}: the master still holds its driver and starts it again")
             facts[job.job] = Resumed(launch=record.launch or "", left_to_the_master=True)
-            continue
-        checks.continues(job, record)
-        where, number = _offsets(context, job.job, record.launch), record.deployment
+            coming.remove(job)
+        else:
+            checks.continues(job, record)  # of all, before any is named
+    for job in coming:
+        where, number = _offsets(context, job.job, job.before.launch), job.before.deployment
         library = _on_library(context, job)
-        steps.give(job, record.version, number, job.launch)
+        steps.give(job, job.before.version, number, job.launch)
         leases.grant(context.ports.store, job.job, job.launch, number)
-        put = steps.put(job, steps.submission(job, job.version(), number, job.launch), "resume_jobs", again=again)
-        told: dict[str, Any] = put.model_dump(exclude_unset=True) | ({"library": library} if library else {})
-        facts[job.job] = Resumed(begins=where, **told)
+        named = Resumed(launch=job.launch, deployment=number, begins=where)
+        facts[job.job] = named.model_copy(update={"library": library}) if library else named
     return JobsResumed(jobs=facts)
+
+
+def to_submit(context: StepContext) -> list[str]:
+    """The jobs whose new launches are named, and that need drivers."""
+    resumed = context.reported("resume_jobs", JobsResumed).jobs
+    return [job for job, item in resumed.items() if not item.left_to_the_master]
+
+
+def submit(context: StepContext) -> Submitted:
+    """The driver of one of them."""
+    (job,) = [job for job in each(context) if job.job == context.part]
+    return put(job, f"submit_jobs/{context.part}")
+
+
+def put(job: StepContext, step: str, *, undo: bool = False, again: bool = False) -> Submitted:
+    """The driver of a job's new launch."""
+    what = steps.submission(job, job.version(), job.before.deployment, job.launch)
+    return steps.put(job, what, step, undo=undo, again=again)
 
 
 def running(context: StepContext) -> list[str]:

@@ -78,8 +78,11 @@ def jobs_healthy(context: StepContext) -> Waited:
 
 def undo_resume(context: StepContext) -> JobsResumed:
     """Bring the jobs back that ran."""
-    again = context.operation.undo["resume_jobs"].tries > 1 or context.operation.started("resume_jobs")
-    return cluster_jobs.resume(context, cluster_jobs.running(context), again=again)
+    resumed = cluster_jobs.resume(context, cluster_jobs.running(context))
+    for job, _ in cluster_jobs.started(context, resumed):
+        again = context.operation.started(f"submit_jobs/{job.job}")
+        cluster_jobs.put(job, "resume_jobs", undo=True, again=again)
+    return resumed
 
 
 def undo_jobs_healthy(context: StepContext) -> Waited:
@@ -101,6 +104,14 @@ def finish(context: StepContext) -> Finished:
 
 # --- steps that several runbooks have
 
+SUBMIT_JOBS = Step(
+    "submit_jobs",
+    "submit_drivers",
+    "Submit the driver of each job, supervised by the master",
+    cluster_jobs.submit,
+    parts=cluster_jobs.to_submit,
+    submits=True,
+)
 JOBS_HEALTHY = Step(
     "jobs_healthy",
     "wait_jobs",

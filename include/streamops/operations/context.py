@@ -32,6 +32,7 @@ class StepContext:
     say: Callable[[str], None]
     settle: Callable[[str, How, str], Operation]  # another operation, which nobody works on: its id, how, and why
     why: str = ""  # what the wait of the step ended with
+    part: str = ""  # the job that it is about, of a step that does the same for several
     fences: dict[str, int] = field(default_factory=dict)  # of the locks that this process holds, by scope
 
     @property

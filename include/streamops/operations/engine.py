@@ -29,6 +29,7 @@ from streamops.operations import cluster_jobs, receipts, runbooks, settling
 from streamops.operations.context import How, StepContext
 from streamops.operations.operation import OVER, Operation, Request, StepRecord
 from streamops.operations.ports import Ports
+from streamops.operations.runbook import Step
 from streamops.store import documents, jobs, keys, locks
 from streamops.store.object_store import ObjectStore
 
@@ -112,8 +113,11 @@ class Engine:
         found = documents.read(self.store, keys.operation(job, operation_id), Operation)
         return found.value if found else None
 
-    def run_task(self, job: str, operation_id: str, task: str) -> dict[str, Any]:
+    def run_task(self, job: str, operation_id: str, task: str, part: str | None = None) -> dict[str, Any]:
         """Carry out the steps of one task, continuing at what is recorded.
+
+        Args:
+            part: of a step that does the same for several jobs, only this one's.
 
         Returns:
             The facts of the task's steps.
@@ -130,12 +134,18 @@ class Engine:
         at, plan, facts = runbook.tasks.index(task), runbook.plan(operation.request), dict[str, Any]()
         for step in plan:
             if step.task == task:
-                facts |= self._run_step(job, operation_id, step.name)
-            elif runbook.tasks.index(step.task) < at and not operation.done(step.name):
+                facts |= self._run_step(job, operation_id, step.name, part)
+            elif runbook.tasks.index(step.task) < at and not self._is_done(operation, step):
                 raise RefusedError(f"Step {step.name} of {operation_id} is not done; run its task {step.task} first.")
         if not any(step.task == task for step in plan):
             self.say(f"Task {task} of {operation_id}: nothing of it was asked for")
         return facts
+
+    def parts(self, job: str, operation_id: str, task: str) -> list[str]:
+        """The jobs for each of which the task does the same."""
+        operation = self._read(job, operation_id)
+        found = (step for step in runbooks.of(operation).steps if step.task == task and step.parts)
+        return [part for step in found if step.parts for part in step.parts(self._context(operation))]
 
     def poll(self, job: str, operation_id: str, step: str) -> tuple[bool, str]:
         """One look at a waiting step: whether it is done, and what it waits for. Changes nothing.
@@ -400,20 +410,50 @@ class Engine:
 
     # --- steps
 
-    def _run_step(self, job: str, operation_id: str, name: str) -> dict[str, Any]:
+    def _is_done(self, operation: Operation, step: Step) -> bool:
+        """Whether a step is done; one with parts is, as soon as all of them are, and be there none."""
+        if step.parts and not operation.done(step.name) and not self._parts_left(operation, step):
+            self._record(operation.job, operation.id, step.name, started=True)
+            operation = self._record(operation.job, operation.id, step.name)
+        return operation.done(step.name)
+
+    def _parts_left(self, operation: Operation, step: Step) -> list[str]:
+        parts = step.parts(self._context(operation)) if step.parts else ()
+        return [part for part in parts if not operation.done(f"{step.name}/{part}")]
+
+    def _run_step(self, job: str, operation_id: str, name: str, only: str | None = None) -> dict[str, Any]:
         operation = self._read(job, operation_id)
+        step = runbooks.of(operation).step(name)
+        if step.parts is None or operation.done(name):
+            return self._carry_out(operation, step, name)
+        self._open(operation)
+        operation = self._record(job, operation_id, name, started=True)
+        facts: dict[str, Any] = {}
+        for part in step.parts(self._context(operation)):
+            if only in (None, part):
+                facts |= self._carry_out(self._read(job, operation_id), step, f"{name}/{part}", part)
+        self._is_done(self._read(job, operation_id), step)
+        return facts
+
+    def _carry_out(self, operation: Operation, step: Step, name: str, part: str = "") -> dict[str, Any]:
+        """A step, or the part of it that concerns one job.
+
+        Args:
+            name: under which it is recorded.
+        """
+        job, operation_id = operation.job, operation.id
         if operation.done(name):
             return operation.facts(name)
         self._open(operation)
         operation = self._record(job, operation_id, name, started=True)
-        self.at_point(name, "before")
-        step, context = runbooks.of(operation).step(name), self._context(operation)
+        self.at_point(step.name, "before")
+        context = replace(self._context(operation), part=part)
         if look := step.look:
             found = context.wait(lambda: look(context), step.within(operation.request), step.awaited)
             context = replace(context, why=found.why)
         context.require_turn()
         facts = step.act(context).recorded()
-        self.at_point(name, "after")
+        self.at_point(step.name, "after")
         operation = self._record(job, operation_id, name, facts=facts)
         seconds = operation.steps[name].seconds or 0.0
         self.say(f"Step {name} of {operation_id} done in {seconds:.2f} s")

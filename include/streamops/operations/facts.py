@@ -322,9 +322,11 @@ class Members(Waited):
     missing: tuple[str, ...] = ()
 
 
-class Resumed(Submitted):
-    """A job that came back: where it began, and its library."""
+class Resumed(Facts):
+    """A job that is to come back: with which launch, where it begins, and on which library."""
 
+    launch: str = ""
+    deployment: int = 0
     left_to_the_master: bool = False
     begins: dict[str, Offsets] = {}
     library: str | None = None

@@ -232,7 +232,7 @@ class Runbooks:
                 return LockedError(f"Nothing was done. {why or 'Another operation is at work.'}")
         for task in tasks:
             if task.state == "failed" and task.task_id != "outcome":
-                why = self.airflow.error(run.dag_id, run.run_id, task.task_id, task.tries)
+                why = self.airflow.error(run.dag_id, run.run_id, task.task_id, task.tries, task.map_index)
                 after = _afterwards(operation)
                 return StreamOpsError(f"{_sentence(why or f'Task {task.task_id} failed')}{after} {where}.")
         if operation is None:

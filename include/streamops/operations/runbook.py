@@ -7,7 +7,7 @@ kill points from is this one object.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,6 +34,8 @@ class Step:
         within: how long the wait may take, in seconds. What ends by itself gets time to say so.
         when: whether a request has this step. One that it does not have is neither shown nor recorded.
         submits: whether it puts a driver on the cluster.
+        parts: of a step that does the same for several jobs, which; ``act`` is then called once for each, with the job
+            as ``context.part``, and each is recorded as a step ``NAME/JOB`` too. In Airflow each is a task of its own.
         announces: whether a snapshot exists after it.
     """
 
@@ -46,6 +48,7 @@ class Step:
     within: Callable[[Any], int] = lambda asked: int(asked.healthy_timeout_s)
     when: Callable[[Any], bool] = lambda asked: True
     submits: bool = False
+    parts: Callable[[StepContext], Sequence[str]] | None = None
     announces: bool = False
 
     @property

@@ -24,18 +24,21 @@ class SparkSubmitter:
 
     Args:
         say: is told the command of a submission, and what spark-submit says.
+        binary: the name of Spark's script.
     """
 
-    def __init__(self, settings: Settings, say: Callable[[str], None] = lambda line: None) -> None:
-        self.settings, self.say = settings, say
+    def __init__(
+        self, settings: Settings, say: Callable[[str], None] = lambda line: None, binary: str = "spark-submit"
+    ) -> None:
+        self.settings, self.say, self.binary = settings, say, binary
 
-    def submit(self, submission: Submission, binary: str = "spark-submit") -> str:
+    def submit(self, submission: Submission) -> str:
         """Put a driver on the cluster and return Spark's id of it, which is only a hint.
 
         Raises:
             UnreachableError: spark-submit failed; the message ends with its last line.
         """
-        command = spark_submit_command(self.settings, submission, binary)
+        command = spark_submit_command(self.settings, submission, self.binary)
         self.say(shlex.join(command))
         try:
             done = subprocess.run(

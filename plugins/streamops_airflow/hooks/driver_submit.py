@@ -103,7 +103,7 @@ class DriverSubmitHook(SparkSubmitHook):
             raise RefusedError(f"application {application}: only {own} asks for the lease before it lets a job write.")
         if kwargs:
             raise RefusedError(f"{', '.join(sorted(kwargs))}: spark-submit runs with the environment that is said.")
-        return SparkSubmitter(self.settings, self.log.info).submit(self.submission, self._connection["spark_binary"])
+        return SparkSubmitter(self.settings, self.log.info, self._connection["spark_binary"]).submit(self.submission)
 
     def on_kill(self) -> None:
         """Leave the driver alone: it belongs to the job record, not to an Airflow task."""

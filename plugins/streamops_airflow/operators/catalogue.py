@@ -18,7 +18,13 @@ from streamops.store import jobs as job_state
 from streamops.upkeep import scheduled
 from streamops.upkeep.restore_tests import RestoreTests
 from streamops_airflow import assets, runs
-from streamops_airflow.operators.base import MAY_PASS, BringsBackOperator, OperationOperator, StreamOpsOperator, plain_errors
+from streamops_airflow.operators.base import (
+    MAY_PASS,
+    BringsBackOperator,
+    OperationOperator,
+    StreamOpsOperator,
+    plain_errors,
+)
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -47,7 +47,8 @@ class DriverSubmitOperator(OperationOperator, SparkSubmitOperator):
 
     Args:
         until: ``healthy`` (lease held, and every stage has committed a batch or found no data), or ``standby`` for
-            a driver that warms up beside the running one.
+            a driver that warms up beside the running one; empty where another task waits.
+        part: the job whose driver it is, in an operation on several.
         conn_id: the connection of type ``spark``; left out, that of the installation.
         application, application_args, conf, total_executor_cores, executor_cores, executor_memory, driver_memory,
             deploy_mode, spark_binary: as ``DriverSubmitHook`` has them, for this driver alone: ``reconcile`` brings a
@@ -65,6 +66,7 @@ class DriverSubmitOperator(OperationOperator, SparkSubmitOperator):
         self,
         *,
         until: str = "healthy",
+        part: str = "",
         conn_id: str = "",
         application: str = "",
         application_args: list[str] | None = None,
@@ -97,7 +99,7 @@ class DriverSubmitOperator(OperationOperator, SparkSubmitOperator):
             **given,
             **kwargs,
         )
-        self.conn_id, self.until, self.given = conn_id, until, given
+        self.conn_id, self.until, self.part, self.given = conn_id, until, part, given
 
     def submit(self, submission: Submission) -> str:
         """Put a driver on the cluster, as it is given here, and return Spark's id of it."""
@@ -115,7 +117,9 @@ class DriverSubmitOperator(OperationOperator, SparkSubmitOperator):
         """Submit, or adopt what an earlier try submitted; then wait."""
         with self.carried_out(context):
             run = runs.of(context)
-            facts = dict(self.engine(context).run_task(run.job, run.operation_id, self.task_id))
+            facts = self.engine(context).run_task(run.job, run.operation_id, self.task_id, self.part or None)
+        if not self.until:
+            return facts
         context["ti"].xcom_push(key="submitted", value=facts)
         self.wait(context, self.until)
         return facts

@@ -48,6 +48,27 @@ class StepsOperator(OperationOperator):
         return facts
 
 
+class PartsOperator(StepsOperator):
+    """The task before one that is mapped over jobs.
+
+    Args:
+        mapped: the task after it.
+
+    XCom: the jobs, one mapping of arguments for each.
+    """
+
+    def __init__(self, *, mapped: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.mapped = mapped
+
+    def after_wait(self, context: Context) -> list[dict[str, str]]:  # type: ignore[override]
+        """The steps; then what the next task is mapped over."""
+        super().after_wait(context)
+        with self.carried_out(context):
+            run = runs.of(context)
+            return [{"part": part} for part in self.engine(context).parts(run.job, run.operation_id, self.mapped)]
+
+
 class BeginOperator(BringsBackOperator, StepsOperator):
     """The first task: takes the job's operation lock, writes the operation object, and refuses what must not be.
 

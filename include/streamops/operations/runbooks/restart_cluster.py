@@ -140,12 +140,11 @@ def claim(context: StepContext) -> Claimed:
 
 
 def resume_jobs(context: StepContext) -> JobsResumed:
-    """Start each of them again, from its own checkpoint. From here on the cluster runs, whatever a job still lacks.
+    """Name the launches that continue from the jobs' checkpoints. From here on the cluster runs, whatever a job lacks.
 
-    Reconciliation looks after no job of a cluster that is starting: it would stay so if the wait that follows failed.
+    Reconciliation looks after no job of a cluster that is starting: it would stay so if what follows failed.
     """
-    again = context.operation.steps["resume_jobs"].tries > 1
-    resumed = cluster_jobs.resume(context, checked(context).jobs, again=again, kept_by_master=True)
+    resumed = cluster_jobs.resume(context, checked(context).jobs, kept_by_master=True)
     update = {"state": "running", "jobs": (), "library": None, "changed_by": context.operation.id}
     cluster_record.change(context.ports.store, update)
     return resumed
@@ -159,7 +158,7 @@ def caught_up(context: StepContext) -> JobsCaughtUp:
 def undo_plan(operation: Operation) -> UndoPlan:
     """What has come up stays up."""
     if operation.done("resume_jobs"):
-        return UndoPlan("the cluster runs, and every job was started; reconciliation looks after them")
+        return UndoPlan("the cluster runs, and every job is to run; reconciliation starts those that do not")
     if operation.started("start_master"):
         return UndoPlan("what has come up stays up; trigger restart_cluster again")
     return UndoPlan()
@@ -181,7 +180,8 @@ RESTART_CLUSTER = Runbook(
             within=lambda asked: asked.members_timeout_s + (_GRACE_S if asked.without_missing else 0),
         ),
         Step("claim", "resume_jobs", "Take the operation lock of every job that comes back", claim),
-        Step("resume_jobs", "resume_jobs", "Start each of them again, from its own checkpoint", resume_jobs),
+        Step("resume_jobs", "resume_jobs", "Name the launches that continue from their own checkpoints", resume_jobs),
+        cluster_steps.SUBMIT_JOBS,
         cluster_steps.JOBS_HEALTHY,
         Step(
             "caught_up",

@@ -211,9 +211,8 @@ def _look_leaving(port: NodesPort, node: Node) -> Health:
 
 
 def resume_jobs(context: StepContext) -> JobsResumed:
-    """Start the jobs on the remaining members, from their own checkpoints."""
-    again = context.operation.steps["resume_jobs"].tries > 1
-    return cluster_jobs.resume(context, cluster_jobs.running(context), again=again)
+    """Name the launches that start the jobs on the remaining members, from their own checkpoints."""
+    return cluster_jobs.resume(context, cluster_jobs.running(context))
 
 
 def stop_workers(context: StepContext) -> Ended:
@@ -306,9 +305,10 @@ SCALE_CLUSTER = Runbook(
         Step(
             "resume_jobs",
             "hand_over",
-            "Start them on the remaining members, from their own checkpoints",
+            "Name the launches that continue on the remaining members, from their own checkpoints",
             resume_jobs,
         ),
+        cluster_steps.SUBMIT_JOBS,
         cluster_steps.JOBS_HEALTHY,
         Step("stop_workers", "stop_nodes", "Stop the leaving workers", stop_workers),
         replace(cluster_steps.FINISH, act=finish),
