@@ -17,8 +17,8 @@ run come back. A driver that the master still holds is left to the master, which
   a node that is broken, tick *Without missing members*.
 - *Not all members join in time*: the log names those that are missing. Repair them and trigger again, or tick *Without
   missing members*.
-- *A job cannot continue*: the log names it; Kafka's retention may have overtaken it. Start it in another way
-  (`deploy_job`), then trigger again for the rest.
+- *A job cannot continue*: the log names it, and none was started; Kafka's retention may have overtaken it. Start it in
+  another way (`deploy_job`), then trigger again for the rest.
 - *A job is started, but does not work or catch up in time*: the run fails, and the cluster runs all the same:
   `reconcile` looks after the job, and `streamops jobs show JOB` says what it lacks.
 - *Airflow or a worker died*: tasks continue at the recorded step when they are tried again. Clearing any task is safe.

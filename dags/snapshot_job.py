@@ -16,7 +16,7 @@ that it can be continued from later, also as another version.
 - *The export fails* (no space, no object store): there is no snapshot, not half of one. With *Cancel* the job runs
   again at the end of this run, from its own checkpoint; otherwise it never stopped.
 - *The job does not stop in time*: the run fails, and another driver continues the job; look at the log of the first.
-- *The job does not work again either* (the store is still away, no room on the cluster): `restart_job` fails and says
+- *The job does not work again either* (the store is still away, no room on the cluster): `submit_again` fails and says
   why, and the job stays locked. `reconcile` tries again by and by, or `streamops operations abort` does.
 - *Airflow or a worker died*: tasks continue at the recorded step when they are tried again. Clearing any task is safe.
 """

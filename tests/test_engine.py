@@ -275,7 +275,7 @@ def test_an_abandoned_upgrade_is_taken_back_before_the_next_operation(rig: Rig) 
 def test_a_version_that_works_stays_although_its_upgrade_was_abandoned(rig: Rig) -> None:
     """Days may have passed: the snapshot of before is no place to go back to."""
     rig.run("deploy_job", version="v1")
-    rig.leave("check", "prepare", "submit_driver", "wait_standby", "switch", "wait_healthy")
+    rig.leave("check", "prepare", "submit_driver", "wait_standby", "switch", "submit_after_stop", "wait_healthy")
     rig.run("snapshot_job", snapshot="after")
     left = rig.engine().find(JOB, "left")
     assert left is not None

@@ -18,7 +18,7 @@ from streamops.model.definitions import Keep, Snapshots
 from streamops.model.errors import StreamOpsError
 from streamops.model.owner import Owner
 from streamops.model.records import FINAL
-from streamops.operations import receipts, rehearsals
+from streamops.operations import receipts, rehearsals, runbooks
 from streamops.operations.operation import Request
 from streamops.operations.runbooks import UPGRADE_JOB
 from streamops.store import jobs, keys
@@ -269,6 +269,8 @@ def mark_failed(rig: Rig, name: str = "op") -> str:
     """The teardowns, as Airflow runs them."""
     engine = rig.engine()
     engine.fail(JOB, name, "the run was marked failed")
+    engine.undo(JOB, name, before=runbooks.of(engine.find(JOB, name)).submits_again)
+    engine = rig.engine()  # the next task is another process
     said = engine.undo(JOB, name)
     engine.release(JOB, name)
     return said

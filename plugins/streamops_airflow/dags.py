@@ -9,7 +9,7 @@ from airflow.sdk.definitions.mappedoperator import MappedOperator
 
 from streamops_airflow import assets, forms, runs
 from streamops_airflow.operators.driver_submit import DriverSubmitOperator
-from streamops_airflow.operators.steps import BeginOperator, PartsOperator, StepsOperator, ending
+from streamops_airflow.operators.steps import SUBMIT_AGAIN, BeginOperator, PartsOperator, StepsOperator, ending
 
 if TYPE_CHECKING:
     from airflow.sdk.types import Operator
@@ -17,10 +17,11 @@ if TYPE_CHECKING:
     from streamops.operations.runbook import Runbook
 
 _ENDS = {
-    "restore_old_version": "after a failure, what ran before runs again",
+    "restore_old_version": "after a failure, what ran before is put back",
     "dismiss_new_version": "after a failure, the new version's driver is dismissed",
-    "restart_job": "after a failure with Cancel, the job runs again",
+    "restart_job": "after a failure with Cancel, the job may write again",
     "restore_cluster": "after a failure, the cluster works again",
+    SUBMIT_AGAIN: "after a failure, the drivers of what ran before are submitted, and work again",
     "release_lock": "gives the operation lock back",
     "outcome": "fails the run unless the operation succeeded",
 }
@@ -42,7 +43,7 @@ def runbook_dag(runbook: Runbook, documentation: str | None, *tags: str) -> DAG:
         params=forms.of(runbook.request),
         **{**runs.DAG_ARGS, "default_args": runs.ASKED_ARGS},
     ) as dag:
-        chain(*_tasks(runbook), *ending(runbook.restoring))
+        chain(*_tasks(runbook), *ending(runbook))
     return dag
 
 
@@ -56,14 +57,14 @@ def _tasks(runbook: Runbook) -> list[Operator]:
             tasks.append(BeginOperator(task_id=task))
         elif any(step.parts for step in steps):
             # One after the other: each takes the operation up, and no two processes work on one at once.
-            mapped = DriverSubmitOperator.partial(
+            of_each = DriverSubmitOperator.partial(
                 task_id=task,
                 until="",
                 streamops_conn_id=runs.ASKED_ARGS[runs.INSTALLATION],  # a default of the DAG does not reach it
                 max_active_tis_per_dagrun=1,
                 map_index_template="{{ task.part }}",
             )
-            tasks.append(mapped.expand_kwargs(tasks[-1].output))
+            tasks.append(of_each.expand_kwargs(tasks[-1].output))
         elif any(step.submits for step in steps):
             after = runbook.steps[runbook.steps.index(steps[-1]) + 1 :]
             tasks.append(DriverSubmitOperator(task_id=task, until=next(step.name for step in after if step.waits)))
@@ -71,9 +72,10 @@ def _tasks(runbook: Runbook) -> list[Operator]:
             tasks.append(PartsOperator(task_id=task, mapped=following[0].task))
         else:
             outlets = [assets.TAKEN] if any(step.announces for step in steps) else []
-            tasks.append(StepsOperator(task_id=task, outlets=outlets))
-            if isinstance(tasks[-2], MappedOperator):  # which is skipped when it is mapped over nothing
-                tasks[-1].trigger_rule = TriggerRule.NONE_FAILED_MIN_ONE_SUCCESS
+            mapped = isinstance(tasks[-1], MappedOperator)  # over nothing, it is skipped
+            rule = TriggerRule.NONE_FAILED_MIN_ONE_SUCCESS if mapped else TriggerRule.ALL_SUCCESS
+            tasks.append(StepsOperator(task_id=task, outlets=outlets, trigger_rule=rule))
+            if mapped:
                 tasks[-3] >> tasks[-1]
     return tasks
 
@@ -81,6 +83,6 @@ def _tasks(runbook: Runbook) -> list[Operator]:
 def table(runbook: Runbook) -> str:
     """The tasks of a runbook with what happens in each, as a Markdown table."""
     rows = [(task, "; ".join(step.title for step in runbook.steps if step.task == task)) for task in runbook.tasks]
-    ends = [name for name in (runbook.restoring, "release_lock", "outcome") if name]
-    rows += [(name, _ENDS[name]) for name in ends]
+    ends = [runbook.restoring, SUBMIT_AGAIN if runbook.submits_again else "", "release_lock", "outcome"]
+    rows += [(name, _ENDS[name]) for name in ends if name]
     return "\n".join(["| task | what happens |", "|---|---|", *(f"| {task} | {what} |" for task, what in rows)])

@@ -85,7 +85,8 @@ def test_tasks_come_in_the_order_of_the_plan_and_teardowns_last(dags, runbook):
     dag = dags[runbook]
     order = [task.task_id for task in dag.topological_sort()]
     teardowns = [task.task_id for task in dag.tasks if task.is_teardown]
-    expected = [name for name in (RUNBOOKS[runbook].restoring,) if name]
+    again = "submit_again" if RUNBOOKS[runbook].submits_again else ""
+    expected = [name for name in (RUNBOOKS[runbook].restoring, again) if name]
     assert order == [*RUNBOOKS[runbook].tasks, *expected, "release_lock", "outcome"]
     assert set(teardowns) == {*expected, "release_lock", "outcome"}
     for at, task in enumerate(dag.topological_sort()):
@@ -105,8 +106,10 @@ def before_mapped(runbook):
 @pytest.mark.parametrize("runbook", RUNBOOKS)
 def test_every_driver_that_a_plan_starts_is_started_by_a_spark_submit_operator(dags, runbook):
     submits = {step.task for step in RUNBOOKS[runbook].steps if step.submits}
+    again = {"submit_again"} if RUNBOOKS[runbook].submits_again else set()
+    assert RUNBOOKS[runbook].submits_again in {"", *RUNBOOKS[runbook].undo}
     kinds = {task.task_id: getattr(task, "operator_class", type(task)) for task in dags[runbook].tasks}
-    assert {name for name, kind in kinds.items() if issubclass(kind, SparkSubmitOperator)} == submits
+    assert {name for name, kind in kinds.items() if issubclass(kind, SparkSubmitOperator)} == submits | again
     assert all(step.submits for step in RUNBOOKS[runbook].steps if step.task in submits)  # tasks of their own
     for task in (dags[runbook].get_task(name) for name in submits):
         if task.is_mapped:  # a task for each job, one after the other

@@ -22,7 +22,7 @@ from streamops_airflow import runs
 from streamops_airflow.hooks.driver_submit import DriverSubmitHook
 from streamops_airflow.hooks.snapshots import SnapshotHook
 from streamops_airflow.hooks.streamops import FIRST
-from streamops_airflow.operators.driver_submit import REFUSED, DriverSubmitOperator
+from streamops_airflow.operators.driver_submit import REFUSED, DriverSubmitOperator, SubmitOperator
 from streamops_airflow.operators.steps import StepsOperator
 
 SECRETS = ("s3-hidden-key", "influx-hidden-token", "airflow-hidden-password")
@@ -172,7 +172,7 @@ def test_another_program_is_refused(connection, settings):
 
 def test_an_argument_that_an_operator_has_no_use_for_is_refused_where_the_dag_is_written():
     known = set(inspect.signature(SparkSubmitOperator.__init__).parameters) - {"self", "kwargs"}
-    own = set(inspect.signature(DriverSubmitOperator.__init__).parameters) - {"self", "kwargs", "until", "part"}
+    own = set(inspect.signature(SubmitOperator.__init__).parameters) - {"self", "kwargs"}
     assert set(REFUSED) == known - own
     assert own <= known
     with pytest.raises(RefusedError, match="jars is refused: a driver's code"):

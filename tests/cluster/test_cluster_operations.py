@@ -262,12 +262,16 @@ def test_a_run_marked_failed_anywhere_leaves_a_working_cluster(rig: Rig, runbook
 def left_working(rig: Rig, runbook: str, name: str) -> None:
     engine = rig.engine()
     engine.fail(CLUSTER, name, "the run was marked failed")
+    engine.undo(CLUSTER, name, before=RUNBOOKS[runbook].submits_again)
+    engine = rig.engine()  # the next task is another process
     engine.undo(CLUSTER, name)
     engine.release(CLUSTER, name)
     operation = engine.find(CLUSTER, name)
     assert_job_free(rig)
     if cluster_record.read(rig.store).state != "running":  # what a person would do next
         run(rig, "restart_cluster")
+    if not rig.cluster.alive():  # named, and not submitted
+        Reconciler(rig.engine(), rig.owner(), rig.said.append, look_s=0.5).run()
     gone = runbook == "scale_cluster" and operation.state == "succeeded"
     assert len(rig.nodes.up) == (2 if gone else 3)
     assert not rig.nodes.leaving

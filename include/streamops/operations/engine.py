@@ -135,7 +135,7 @@ class Engine:
         for step in plan:
             if step.task == task:
                 facts |= self._run_step(job, operation_id, step.name, part)
-            elif runbook.tasks.index(step.task) < at and not self._is_done(operation, step):
+            elif runbook.tasks.index(step.task) < at and not self._closed(operation, step).done(step.name):
                 raise RefusedError(f"Step {step.name} of {operation_id} is not done; run its task {step.task} first.")
         if not any(step.task == task for step in plan):
             self.say(f"Task {task} of {operation_id}: nothing of it was asked for")
@@ -182,13 +182,19 @@ class Engine:
         self.say(f"Operation {operation_id} failed at {runbooks.of(operation).at(operation) or 'its end'}: {reason}")
         self._show(receipt)
 
-    def undo(self, job: str, operation_id: str) -> str:
-        """Take a failed operation back, step by recorded step; says what was done."""
+    def undo(self, job: str, operation_id: str, before: str = "") -> str:
+        """Take a failed operation back, step by recorded step; says what was done.
+
+        Args:
+            before: the step that is left to another call, with all that follow.
+        """
         operation = self._taken_up(job, operation_id)
         if operation.state in OVER:
             return f"Operation {operation_id} is {operation.state}; there is nothing to undo."
         back = runbooks.of(operation).undo_plan(operation)
         for name in back.steps:
+            if name == before:
+                return f"Step {name} of taking {operation_id} back comes next."
             self._run_undo(job, operation_id, name)
         if back.steps:
             self._end(operation, "undone")
@@ -410,29 +416,28 @@ class Engine:
 
     # --- steps
 
-    def _is_done(self, operation: Operation, step: Step) -> bool:
-        """Whether a step is done; one with parts is, as soon as all of them are, and be there none."""
-        if step.parts and not operation.done(step.name) and not self._parts_left(operation, step):
-            self._record(operation.job, operation.id, step.name, started=True)
-            operation = self._record(operation.job, operation.id, step.name)
-        return operation.done(step.name)
-
-    def _parts_left(self, operation: Operation, step: Step) -> list[str]:
-        parts = step.parts(self._context(operation)) if step.parts else ()
-        return [part for part in parts if not operation.done(f"{step.name}/{part}")]
+    def _closed(self, operation: Operation, step: Step) -> Operation:
+        """The operation; a step with parts is recorded in it as done once all of them are, or if there is none."""
+        if step.parts is None or operation.done(step.name):
+            return operation
+        if any(not operation.done(f"{step.name}/{part}") for part in step.parts(self._context(operation))):
+            return operation
+        self._record(operation.job, operation.id, step.name, started=True)
+        return self._record(operation.job, operation.id, step.name)
 
     def _run_step(self, job: str, operation_id: str, name: str, only: str | None = None) -> dict[str, Any]:
         operation = self._read(job, operation_id)
         step = runbooks.of(operation).step(name)
-        if step.parts is None or operation.done(name):
+        if step.parts is None:
             return self._carry_out(operation, step, name)
-        self._open(operation)
-        operation = self._record(job, operation_id, name, started=True)
+        if not operation.done(name):
+            self._open(operation)
+            operation = self._record(job, operation_id, name, started=True)
         facts: dict[str, Any] = {}
         for part in step.parts(self._context(operation)):
             if only in (None, part):
                 facts |= self._carry_out(self._read(job, operation_id), step, f"{name}/{part}", part)
-        self._is_done(self._read(job, operation_id), step)
+        self._closed(self._read(job, operation_id), step)
         return facts
 
     def _carry_out(self, operation: Operation, step: Step, name: str, part: str = "") -> dict[str, Any]:

@@ -308,6 +308,7 @@ def runbook(request: type[GoingBack], check: Act) -> Runbook:
             "healthy": undo.healthy,
         },
         restoring="restore_old_version",
+        submits_again="submit",
         forward=lambda operation: operation.done("hand_over"),
         stays=steps.works,
     )

@@ -74,6 +74,8 @@ class Runbook:
         undo_plan: decides from what is recorded how an operation is undone.
         undo: what the steps of undoing it do, by name.
         restoring: the task that takes an unfinished operation back at the end of a run; empty if there is none.
+        submits_again: the step of undoing that submits the drivers of what ran before; in Airflow, it and what follows
+            are a task of their own.
         forward: whether an operation that no one works on any more is finished rather than undone, once its
             check is done.
         stays: whether what an operation that no one works on any more has brought about is left as it is by the next
@@ -86,6 +88,7 @@ class Runbook:
     undo_plan: Callable[[Operation], UndoPlan] = lambda operation: UndoPlan()
     undo: Mapping[str, Act] = field(default_factory=dict)
     restoring: str = ""
+    submits_again: str = ""
     forward: Callable[[Operation], bool] = lambda operation: True
     stays: Callable[[StepContext], bool] = lambda context: False
     starts: bool = False

@@ -145,10 +145,9 @@ class OperationOperator(StreamOpsOperator):
 
 
 class BringsBackOperator(OperationOperator):
-    """For operators that may bring back what somebody left half done, and submit its driver on the way.
+    """For operators that may find what another run left half done, and submit its driver when they settle that.
 
-    Taking back, reconciliation and restore tests; of the tasks of a plan only the first, because it settles what the
-    operation before it left.
+    Reconciliation, restore tests, and what begins an operation: of the tasks of a plan the first alone.
     """
 
     def submit(self, submission: Submission) -> str:

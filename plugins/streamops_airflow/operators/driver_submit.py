@@ -38,23 +38,17 @@ REFUSED = {
 }  # fmt: skip
 
 
-class DriverSubmitOperator(OperationOperator, SparkSubmitOperator):
-    """Puts the operation's driver on the cluster, supervised by the master, and waits for it without a worker.
+class SubmitOperator(OperationOperator, SparkSubmitOperator):
+    """A SparkSubmitOperator whose application is a driver of an operation.
 
-    What is submitted follows from the operation, and what is given here stands over it, or is refused. Another try
-    adopts what the first one started: by launch id, through lease and status; Spark's driver id is a hint, because a
-    relaunched driver gets a new one. The log has the whole command.
+    What is submitted follows from the operation, and what is given here stands over it, or is refused. The log has the
+    whole command.
 
     Args:
-        until: ``healthy`` (lease held, and every stage has committed a batch or found no data), or ``standby`` for
-            a driver that warms up beside the running one; empty where another task waits.
-        part: the job whose driver it is, in an operation on several.
         conn_id: the connection of type ``spark``; left out, that of the installation.
         application, application_args, conf, total_executor_cores, executor_cores, executor_memory, driver_memory,
             deploy_mode, spark_binary: as ``DriverSubmitHook`` has them, for this driver alone: ``reconcile`` brings a
             job back as its definition says.
-
-    XCom: what the submit step reports, among it the launch and Spark's driver id.
 
     Raises:
         RefusedError: an argument of SparkSubmitOperator that is none of these; says why.
@@ -65,8 +59,6 @@ class DriverSubmitOperator(OperationOperator, SparkSubmitOperator):
     def __init__(
         self,
         *,
-        until: str = "healthy",
-        part: str = "",
         conn_id: str = "",
         application: str = "",
         application_args: list[str] | None = None,
@@ -99,7 +91,7 @@ class DriverSubmitOperator(OperationOperator, SparkSubmitOperator):
             **given,
             **kwargs,
         )
-        self.conn_id, self.until, self.part, self.given = conn_id, until, part, given
+        self.conn_id, self.given = conn_id, given
 
     def submit(self, submission: Submission) -> str:
         """Put a driver on the cluster, as it is given here, and return Spark's id of it."""
@@ -112,6 +104,25 @@ class DriverSubmitOperator(OperationOperator, SparkSubmitOperator):
             **self.given,
         )
         return hook.submit(self.application)
+
+
+class DriverSubmitOperator(SubmitOperator):
+    """Puts the operation's driver on the cluster, supervised by the master, and waits for it without a worker.
+
+    Another try adopts what the first one started: by launch id, through lease and status; Spark's driver id is a hint,
+    because a relaunched driver gets a new one.
+
+    Args:
+        until: ``healthy`` (lease held, and every stage has committed a batch or found no data), or ``standby`` for
+            a driver that warms up beside the running one; empty where another task waits.
+        part: the job whose driver it is, in an operation on several.
+
+    XCom: what the submit step reports, among it the launch and Spark's driver id.
+    """
+
+    def __init__(self, *, until: str = "healthy", part: str = "", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.until, self.part = until, part
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]  # that one returns nothing
         """Submit, or adopt what an earlier try submitted; then wait."""

@@ -14,13 +14,16 @@ from streamops.operations.follow import HELD
 from streamops.operations.operation import OVER
 from streamops_airflow import assets, runs
 from streamops_airflow.operators.base import BringsBackOperator, OperationOperator, plain_errors
+from streamops_airflow.operators.driver_submit import SubmitOperator
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from streamops.operations.engine import Engine
     from streamops.operations.operation import Operation
+    from streamops.operations.runbook import Runbook
 
+SUBMIT_AGAIN = "submit_again"  # the task that submits what ran before
 REFUSED = "refused_before_it_began"  # under which the first task tells why
 _UNBEGUN = {HELD: "skipped", REFUSED: "refused"}
 _UNTOLD = "a task ended without an outcome, or the run was marked failed"
@@ -134,16 +137,28 @@ class TeardownOperator(OperationOperator):
         """What is to do for a run without an operation: mostly nothing."""
 
 
-class RestoreOperator(BringsBackOperator, TeardownOperator):
-    """After a failure, what ran before runs again; after a success, nothing happens."""
+class RestoreOperator(TeardownOperator):
+    """After a failure, what ran before is put back, up to its drivers; after a success, nothing happens."""
 
     def tear_down(self, engine: Engine, operation: Operation) -> str:
         """The engine knows how far the operation came."""
+        return self.take_back(engine, operation, before=runbooks.of(operation).submits_again)
+
+    def take_back(self, engine: Engine, operation: Operation, before: str = "") -> str:
+        """Do what is left to do of it, up to a step."""
         if operation.state == "succeeded":
             self.log.info("The operation succeeded; there is nothing to restore")
             return "nothing to restore"
         engine.fail(operation.job, operation.id, _UNTOLD)
-        return engine.undo(operation.job, operation.id)
+        return engine.undo(operation.job, operation.id, before)
+
+
+class SubmitAgainOperator(RestoreOperator, SubmitOperator):  # type: ignore[misc]  # whose execute returns nothing
+    """After a failure, what ran before is submitted and works again; after a success, nothing happens."""
+
+    def tear_down(self, engine: Engine, operation: Operation) -> str:
+        """Whatever is left to do."""
+        return self.take_back(engine, operation)
 
 
 class ReleaseOperator(TeardownOperator):
@@ -191,12 +206,12 @@ class OutcomeOperator(TeardownOperator):
             raise AirflowFailException(reason)
 
 
-def ending(restore: str = "") -> list[TeardownOperator]:
-    """The last tasks of every runbook, in order. They run whatever became of the tasks before them.
-
-    Args:
-        restore: task id of the one that brings back what ran before, for runbooks that can fail half way.
-    """
-    restoring: list[TeardownOperator] = [RestoreOperator(task_id=restore).as_teardown()] if restore else []
+def ending(runbook: Runbook) -> list[TeardownOperator]:
+    """The last tasks of a runbook, in order. They run whatever became of the tasks before them."""
+    restoring: list[TeardownOperator] = []
+    if runbook.restoring:
+        restoring.append(RestoreOperator(task_id=runbook.restoring).as_teardown())
+    if runbook.submits_again:
+        restoring.append(SubmitAgainOperator(task_id=SUBMIT_AGAIN).as_teardown())
     release = ReleaseOperator(task_id="release_lock").as_teardown()
     return [*restoring, release, OutcomeOperator(task_id="outcome").as_teardown(on_failure_fail_dagrun=True)]

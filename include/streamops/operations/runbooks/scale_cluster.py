@@ -322,5 +322,6 @@ SCALE_CLUSTER = Runbook(
         "jobs_healthy": cluster_steps.undo_jobs_healthy,
     },
     restoring="restore_cluster",
+    submits_again="resume_jobs",
     forward=lambda operation: operation.started("stop_workers"),
 )

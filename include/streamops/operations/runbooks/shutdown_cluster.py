@@ -183,5 +183,6 @@ SHUTDOWN_CLUSTER = Runbook(
         "put_record_back": put_record_back,
     },
     restoring="restore_cluster",
+    submits_again="resume_jobs",
     forward=lambda operation: operation.started("stop_workers"),
 )

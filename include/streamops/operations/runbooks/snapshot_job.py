@@ -128,5 +128,6 @@ SNAPSHOT_JOB = Runbook(
         "healthy": undo.healthy,
     },
     restoring="restart_job",
+    submits_again="submit",
     forward=forward,
 )

@@ -303,6 +303,7 @@ UPGRADE_JOB = Runbook(
         "healthy": undo.healthy,
     },
     restoring="restore_old_version",
+    submits_again="submit",
     forward=lambda operation: operation.done("hand_over"),
     stays=steps.works,
 )
