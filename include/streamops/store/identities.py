@@ -36,7 +36,6 @@ def _jobs(bucket: str) -> list[dict[str, Any]]:
     return [
         listing,
         _objects("Allow", _READ, bucket, read),
-        _objects("Deny", _READ, bucket, keys.every_operation_note()),  # one pattern has room for all that is left
         _objects("Allow", _WRITE, bucket, (*keys.every_checkpoint(), *keys.every_driver_note())),
         _objects("Allow", ("s3:DeleteObject",), bucket, (*keys.every_checkpoint(), *keys.every_driver_scrap())),
         _no_version(bucket),

@@ -354,11 +354,6 @@ def every_job() -> tuple[str, ...]:
     return ("jobs/*",)
 
 
-def every_operation_note() -> tuple[str, ...]:
-    """What operations keep of all jobs for themselves and for people."""
-    return tuple(f"jobs/*/{name}" for name in ("lock.json", "operations/*", "receipts/*", "told/*", "rehearsals/*"))
-
-
 def every_driver_note() -> tuple[str, ...]:
     """What drivers say of themselves: leases, states and logs."""
     own = ("jobs/*/lease.json", "jobs/*/launches/*/status.json", "jobs/*/results/*")
