@@ -119,7 +119,7 @@ def test_a_schedule_that_is_set_holds_at_once_and_over_the_definition_until_that
     ("asked", "says"),
     [
         ({}, "say what changes"),
-        ({"never": True, "as_defined": True}, "goes with no other"),
+        ({"never": True, "as_defined": True}, "goes with none of them"),
         ({"every": "1 hour", "cron": "0 * * * *"}, "choose one"),
         ({"every": "5 seconds"}, "at least 1 minute"),
         ({"cron": "0 0 30 2 *"}, "never comes"),
