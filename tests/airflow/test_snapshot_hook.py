@@ -32,7 +32,7 @@ def hook(rig: Rig, context: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> 
     """The hook on the rig, whose job runs."""
     monkeypatch.setattr(SnapshotHook, "store", rig.store)
     monkeypatch.setattr(SnapshotHook, "retention", rig.retention)
-    monkeypatch.setattr(SnapshotHook, "task_engine", lambda self, context, say: rig.engine())
+    monkeypatch.setattr(SnapshotHook, "task_engine", lambda self, context, say, submit: rig.engine())
     rig.run("deploy_job", version="v1")
     return SnapshotHook()
 

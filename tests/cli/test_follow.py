@@ -24,7 +24,7 @@ def operation(**changes) -> Operation:
     ("strategy", "passed_by"),
     [
         ("stop_and_restart", {"shadow", "shadowed", "keep"}),
-        ("gapless", {"request_stop", "await_stop", "export_and_restore", "commit_manifest"}),
+        ("gapless", {"request_stop", "await_stop", "export_and_restore", "commit_manifest", "submit_cold"}),
     ],
 )
 def test_every_step_of_what_was_asked_for_is_shown_before_it_begins(strategy: str, passed_by: set[str]) -> None:
