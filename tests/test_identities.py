@@ -184,7 +184,7 @@ def test_only_the_stack_changes_the_bucket_and_the_identities(here: Installation
         ensure_identities(settings, {"more": more})
 
 
-UNSEEN = {"snapshot's data", "manifest", "removed", "pin"}
+UNSEEN = {"snapshot's data", "manifest", "removed", "pin", "inventory"}
 
 
 def test_drivers_neither_read_nor_list_snapshots(here: Installation) -> None:

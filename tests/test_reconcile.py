@@ -130,7 +130,7 @@ def test_a_live_operation_is_never_touched_whatever_is_found() -> None:
         (operation("shutdown_cluster", 7), "finish"),
         (operation("restart_cluster", 3), "finish"),
         (operation("scale_cluster", 3, size=3), "undo"),
-        (operation("scale_cluster", 11, size=1), "finish"),
+        (operation("scale_cluster", 12, size=1), "finish"),
         (operation("cancel_job", 4, "succeeded"), "undo"),
     ],
 )

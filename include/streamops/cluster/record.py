@@ -39,8 +39,8 @@ class PublishedInventory(Stored):
 
 
 def publish_inventory(store: ObjectStore, inventory: Inventory) -> None:
-    """Let every host of the installation know the nodes. Raises ConflictError: others kept changing it."""
-    documents.update(store, keys.inventory(), PublishedInventory, lambda _: PublishedInventory(inventory=inventory))
+    """Let every host of the installation know the nodes, whatever is there."""
+    documents.write(store, keys.inventory(), PublishedInventory(inventory=inventory))
 
 
 def published_inventory(store: ObjectStore) -> Inventory:

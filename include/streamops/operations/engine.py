@@ -431,6 +431,8 @@ class Engine:
         if step.parts is None:
             return self._carry_out(operation, step, name)
         if not operation.done(name):
+            if only and operation.state == "failed" and not operation.started(f"{name}/{only}"):
+                raise RefusedError(f"{only} is not begun, because operation {operation_id} failed: {operation.reason}")
             self._open(operation)
             operation = self._record(job, operation_id, name, started=True)
         facts: dict[str, Any] = {}

@@ -72,7 +72,7 @@ class DriverSubmitHook(SparkSubmitHook):
     def _require_ours(self, conn_id: str) -> None:
         """Raises RefusedError: the connection leads to another cluster, or lets the driver run elsewhere."""
         found = self._connection
-        if found["master"] != self.settings.spark_master:
+        if found["master"].removeprefix("spark://") != self.settings.spark_master.removeprefix("spark://"):
             raise RefusedError(
                 f"Connection {conn_id} names the master {found['master']}, and this installation's is "
                 f"{self.settings.spark_master}: on another cluster nobody would look after the driver."

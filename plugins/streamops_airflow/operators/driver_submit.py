@@ -67,7 +67,7 @@ class SubmitOperator(OperationOperator, SparkSubmitOperator):
         executor_cores: int | None = None,
         executor_memory: str | None = None,
         driver_memory: str | None = None,
-        deploy_mode: str | None = "cluster",
+        deploy_mode: str | None = None,
         spark_binary: str | None = None,
         **kwargs: Any,
     ) -> None:

@@ -97,8 +97,9 @@ class RunbookOperator(StreamOpsOperator, TriggerDagRunOperator):
             raise AirflowFailException(f"Operation {operation.id} of {where} is {operation.state}: {operation.reason}")
         self.log.info("Operation %s of %s succeeded", operation.id, where)
         facts: dict[str, Any] = {}
-        for step in operation.steps.values():
-            facts |= step.facts
+        for name, step in operation.steps.items():
+            if "/" not in name:  # of a part, which concerns one job of several
+                facts |= step.facts
         return {"operation": operation.id, "dag_run": run_id, **facts}
 
     def _triggered(self, context: Context) -> tuple[str, bool]:
