@@ -118,3 +118,6 @@ def test_a_version_in_batches_is_behind_by_what_came_since_its_last_batch_was_pl
     assert ago(40)
     assert ago(20, lag=200_000)  # more than a batch may hold
     assert not ago(40, quiet=True)
+    told = StageStatus(batch_ms=2_000, last_commit=AT - timedelta(seconds=80), input_rate=10_000.0)
+    waits = assess_shadow(shadow, "l", ["a"], status(State.RUNNING, a=told), 90.0)
+    assert not waits.failed  # for its next batch

@@ -229,13 +229,15 @@ class Demo:
             return self.story.run(runbooks, self.progress, request("schedule_job", job=JOB, **values))
 
         with self.story.part("A snapshot every minute, without a restart (runbook schedule_job)"):
-            begun = schedule(every="1 minute", keep=KEEP).updated
-        with self.story.part(
-            "Two snapshots are taken by themselves while trades keep coming (DAG scheduled_snapshots)"
-        ):
-            until(two, HEALTHY_S, "No snapshot is taken by itself; is the DAG scheduled_snapshots paused?")
-        with self.story.part("The schedule of the definition again (runbook schedule_job)"):
-            schedule(as_defined=True)
+            begun = schedule(every="1 minute").updated
+        try:
+            with self.story.part(
+                "Two snapshots are taken by themselves while trades keep coming (DAG scheduled_snapshots)"
+            ):
+                until(two, HEALTHY_S, "No snapshot is taken by itself; is the DAG scheduled_snapshots paused?")
+        finally:
+            with self.story.part("The schedule of the definition again (runbook schedule_job)"):
+                schedule(as_defined=True)
         rule = ", ".join(f"{name} {count}" for name, count in KEEP.items())
         with self.story.part(f"What would go if only {rule} were kept (DAG apply_retention, Apply not ticked)"):
             decided = runbooks.handed_on(RETENTION, {"job": JOB, "keep": KEEP})[JOB]["verdicts"]

@@ -18,6 +18,7 @@ from stack.private import render_pairs, write_private
 from stack.programs import SPARE_WORKERS, WORKER_CORES, WORKERS, common_environment, kafka_jars
 from streamops.cluster.nodes import Inventory
 from streamops.model.errors import StreamOpsError
+from streamops.settings import read_pairs
 
 
 def write_all(layout: Layout, pairs: dict[str, str]) -> None:
@@ -122,7 +123,10 @@ def node(layout: Layout, pairs: dict[str, str]) -> None:
     jobs = {"S3_ACCESS_KEY": pairs["S3_JOBS_ACCESS_KEY"], "S3_SECRET_KEY": pairs["S3_JOBS_SECRET_KEY"]}
     jobs["INFLUX_TOKEN"] = layout.influx_writer.read_text() if layout.influx_writer.is_file() else ""
     wanted = {key: pairs[key] for key in (*here, *influx)} | jobs
-    write_private(layout.node / "node.env", render_pairs("Private: what drivers on this node may reach.", wanted))
+    private = layout.node / "node.env"
+    there = read_pairs(private) if private.is_file() else {}
+    added = {key: value for key, value in there.items() if key not in pairs | wanted}  # secrets of sinks, by a person
+    write_private(private, render_pairs("Private: what drivers on this node may reach.", added | wanted))
     keys = f"aws_access_key_id = {jobs['S3_ACCESS_KEY']}\naws_secret_access_key = {jobs['S3_SECRET_KEY']}\n"
     write_private(layout.node / "credentials", f"[default]\n{keys}")
     s3a = {

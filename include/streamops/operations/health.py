@@ -78,18 +78,23 @@ def assess_standby(status: DriverStatus | None, launch: str) -> Health:
 
 
 def assess_shadow(
-    status: DriverStatus | None, launch: str, stages: Iterable[str], running: DriverStatus | None = None
+    status: DriverStatus | None,
+    launch: str,
+    stages: Iterable[str],
+    running: DriverStatus | None = None,
+    every_s: float = 0.0,
 ) -> Health:
     """In shadow: each stage runs live and is level with the end of its sources, as its driver says.
 
     Args:
         running: what the version that writes says. It must not suffer: if it falls far behind, the shadow has failed.
+        every_s: how often that one begins a batch, where its definition says so.
     """
     if status is None or status.launch != launch:
         return Health(False, None, f"launch {launch} has not reported yet: its driver is starting")
     if status.state in FINAL:
         return Health(False, status.reason or str(status.state), f"the driver ended: {status.reason or status.state}")
-    if starved := _starved(running) if running else "":
+    if starved := _starved(running, every_s) if running else "":
         return Health(False, starved, starved)
     found = [(name, status.stages.get(name)) for name in stages]
     if waiting := [_behind(name, stage) for name, stage in found if stage is None or stage.phase != LEVEL]:
@@ -97,10 +102,10 @@ def assess_shadow(
     return Health(True, None, "every stage runs in shadow")
 
 
-def _starved(running: DriverStatus) -> str:
+def _starved(running: DriverStatus, every_s: float) -> str:
     """Why the version that runs takes harm from the one beside it; empty if it does not."""
     for name, stage in running.stages.items():
-        if (late := _late_s(stage, running.updated)) > STARVED_S:
+        if (late := _late_s(stage, running.updated, every_s)) > STARVED_S:
             return (
                 f"the machine does not carry both versions: {name} of the running one is {late:.0f} s behind, "
                 f"and {STARVED_S:.0f} s is the most; use stop_and_restart, or give the cluster more cores"
@@ -108,15 +113,16 @@ def _starved(running: DriverStatus) -> str:
     return ""
 
 
-def _late_s(stage: StageStatus, at: datetime) -> float:
+def _late_s(stage: StageStatus, at: datetime, every_s: float) -> float:
     """How many seconds of what comes a stage has left to read.
 
-    One in batches tells what was left when a batch was planned, which is nothing as a rule: what came since is added.
+    One in batches tells what was left when a batch was planned, which is nothing as a rule: what came since is added,
+    unless it waits for its next batch on purpose.
     """
     late = stage.lag / max(stage.input_rate, FEW_ROWS)
     if stage.phase or stage.quiet or not stage.input_rate or stage.last_commit is None:
         return late
-    return late + (at - stage.last_commit).total_seconds() + stage.batch_ms / 1000
+    return late + max(0.0, (at - stage.last_commit).total_seconds() + stage.batch_ms / 1000 - every_s)
 
 
 def _behind(name: str, stage: StageStatus | None) -> str:

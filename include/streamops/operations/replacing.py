@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from streamops import snapshots
-from streamops.model.definitions import Definition
+from streamops.model.definitions import Definition, milliseconds
 from streamops.model.errors import DeniedError, RefusedError
 from streamops.model.records import Control, Deployment, Shadow
 from streamops.operations import checks, health, moving, refilling, steps, undo
@@ -172,7 +172,9 @@ def look_shadow(context: StepContext) -> Health:
     store, before = context.ports.store, context.before.launch
     found = jobs.status(store, context.job, context.launch)
     running = jobs.status(store, context.job, before) if before else None
-    return health.assess_shadow(found, context.launch, context.version().definition.stages, running)
+    every = context.version(context.before.version).definition.trigger
+    every_s = milliseconds(every) / 1000 if every else 0.0
+    return health.assess_shadow(found, context.launch, context.version().definition.stages, running, every_s)
 
 
 def dismiss(context: StepContext) -> Dismissed:
