@@ -72,6 +72,7 @@ def test_a_version_that_never_works_is_taken_back(rig: Rig) -> None:
     assert rig.drivers_that_write() == [record.launch]
 
 
+@pytest.mark.full
 def test_what_was_set_for_a_version_that_is_taken_back_does_not_stay_with_the_old_one(rig: Rig) -> None:
     rig.run("deploy_job", version="v1", params={"size": 20}, logging={"sink": "WARNING"})
     rig.commits_more()
@@ -113,6 +114,7 @@ def test_unknown_names_and_wrong_settings_are_refused_before_anything_is_touched
     assert not rig.cluster.processes
 
 
+@pytest.mark.full
 def test_a_start_without_state_must_be_asked_for(rig: Rig) -> None:
     rig.run("deploy_job", version="v1")
     rig.commits_more()
@@ -151,6 +153,7 @@ def test_what_is_stopped_only_if_it_exists_need_not_exist(rig: Rig) -> None:
     assert rig.record().desired == "stopped"
 
 
+@pytest.mark.full
 def test_a_live_snapshot_can_be_deployed_later(rig: Rig) -> None:
     rig.run("deploy_job", version="v1")
     rig.commits_more()
@@ -188,6 +191,7 @@ def test_what_cannot_be_continued_is_refused_while_the_job_runs_on(rig: Rig) -> 
     assert len(rig.cluster.processes) == 1
 
 
+@pytest.mark.full
 def test_a_job_whose_driver_failed_is_started_again_once_the_cause_is_mended(rig: Rig) -> None:
     rig.run("deploy_job", version="v1")
     rig.commits_more()
@@ -272,6 +276,7 @@ def test_an_abandoned_upgrade_is_taken_back_before_the_next_operation(rig: Rig) 
     rig.wait(lambda: rig.cluster.alive() == [rig.record().launch], "the standby's end")
 
 
+@pytest.mark.full
 def test_a_version_that_works_stays_although_its_upgrade_was_abandoned(rig: Rig) -> None:
     """Days may have passed: the snapshot of before is no place to go back to."""
     rig.run("deploy_job", version="v1")
@@ -302,6 +307,7 @@ def test_a_shells_lock_does_not_expire_while_what_was_left_behind_is_settled(
     assert rig.engine().run(patient("snapshot_job", job=JOB, snapshot="after"), shell, "next").state == "succeeded"
 
 
+@pytest.mark.full
 def test_the_number_of_a_deployment_that_was_taken_back_is_not_given_out_again(rig: Rig) -> None:
     rig.run("deploy_job", version="v1")
     engine, owner = rig.engine(), rig.owner()
@@ -344,6 +350,7 @@ def test_clearing_a_task_of_a_finished_operation_changes_nothing(rig: Rig) -> No
     engine.begin(request, rig.owner(), "next")
 
 
+@pytest.mark.full
 def test_an_operation_that_was_taken_back_goes_no_further(rig: Rig) -> None:
     rig.run("deploy_job", version="v1")
     rig.cluster.behaviour["v2"] = "dies"

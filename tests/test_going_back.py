@@ -180,6 +180,7 @@ def test_a_driver_that_does_not_answer_is_no_obstacle(rig: Rig) -> None:
     assert rig.drivers_that_write()[-1] == rig.record().launch
 
 
+@pytest.mark.full
 def test_a_way_back_that_fails_leaves_the_newer_version_running_from_its_own_checkpoint(rig: Rig) -> None:
     upgraded(rig)
     rig.cluster.behaviour["v1"] = "dies"

@@ -74,6 +74,7 @@ def test_what_may_have_to_be_put_back_keeps_what_it_was(bucket: Settings, key: s
     assert (versions(store, key), store.get(key, old.version_id).body) == (2, b"first")
 
 
+@pytest.mark.full
 def test_a_job_that_runs_writes_no_object_again_and_again_that_keeps_its_versions(rig: Rig) -> None:
     rig.run("deploy_job", version="v1")
     rig.commits_more(windows=3)

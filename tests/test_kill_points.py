@@ -131,6 +131,7 @@ def test_a_cold_start_killed_at_every_point_is_submitted_once_after_the_stop(rig
     checks.submitted_once(rig)
 
 
+@pytest.mark.full
 def test_a_run_marked_failed_before_or_after_a_cold_submission_leaves_one_version_running(rig: Rig) -> None:
     prepare(rig, "upgrade_job")
     rig.cluster.room = False
@@ -228,6 +229,7 @@ def test_a_rehearsal_marked_failed_anywhere_has_touched_nothing(rig: Rig) -> Non
         checks.free(rig)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("runbook", GOING_BACK)
 def test_going_back_marked_failed_leaves_one_version_running(rig: Rig, runbook: str) -> None:
     going_back_marked_failed(rig, runbook, KINDS[runbook])
@@ -319,6 +321,7 @@ def test_a_job_that_was_found_stopped_is_left_stopped(rig: Rig, seed: int) -> No
     checks.one_writer(rig, "v2", 2)
 
 
+@pytest.mark.full
 def test_a_driver_that_died_before_the_stop_does_not_block_the_way_back(rig: Rig) -> None:
     prepare(rig, "upgrade_job")
     rig.cluster.end()

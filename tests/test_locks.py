@@ -71,6 +71,7 @@ def test_the_lock_of_a_finished_dag_run_is_taken_over_and_the_abandoned_operatio
     assert not locks.release(store, "job", "one")
 
 
+@pytest.mark.full
 def test_a_shells_lock_expires_only_without_renewal(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locks, "EXPIRY", timedelta(seconds=10))  # the interval that is measured
     take(store, "one", SHELL)

@@ -86,6 +86,7 @@ def test_the_state_goes_on_at_the_stated_offset_and_the_snapshot_stays_as_it_was
     assert jobs.deployment(running.store, JOB, 3).stages["a"] == expected
 
 
+@pytest.mark.full
 def test_events_that_come_between_the_check_and_the_stop_bring_the_old_version_back(running: Rig) -> None:
     running.topic.ends["events"] = 1
 
@@ -107,6 +108,7 @@ def test_events_that_come_between_the_check_and_the_stop_bring_the_old_version_b
     running.commits_more()
 
 
+@pytest.mark.full
 def test_what_is_left_of_the_old_topic_is_left_out_only_where_that_is_accepted(running: Rig) -> None:
     running.topic.ends["events"] = 1_000_000
     asked = {"topics": FRESH, "start_at": {"events": "earliest"}, "recount": False, "accept_loss": ("a",)}
@@ -115,6 +117,7 @@ def test_what_is_left_of_the_old_topic_is_left_out_only_where_that_is_accepted(r
     assert jobs.deployment(running.store, JOB, 2).stages["a"].offsets == {"events": {"0": 0}}  # its state is kept
 
 
+@pytest.mark.full
 def test_going_back_to_before_another_topic_is_refused_and_a_deploy_says_where_it_reads(running: Rig) -> None:
     moved(running, "before")
     before = running.record()
@@ -133,6 +136,7 @@ def test_going_back_to_before_another_topic_is_refused_and_a_deploy_says_where_i
     assert jobs.deployment(running.store, JOB, 4).stages["a"].moved == {}
 
 
+@pytest.mark.full
 def test_a_failed_new_version_leaves_the_old_one_where_it_was(running: Rig) -> None:
     running.topic.ends["events"] = 1
     running.cluster.behaviour["v2"] = "dies"
@@ -205,6 +209,7 @@ def test_a_recount_begins_with_the_topic_and_leaves_out_windows_that_hold_events
     assert not span("a", {"0": 0}, {"0": 0}, {"0": 9}).whole_only
 
 
+@pytest.mark.full
 def test_a_new_stage_begins_where_the_others_go_on(running: Rig) -> None:
     moved(running)
     kept = snapshots.load(running.store, JOB, "s")

@@ -129,6 +129,7 @@ def test_a_version_that_does_not_pass_is_taken_back_with_the_cost_said_before_an
     assert rig.recount("a")
 
 
+@pytest.mark.full
 def test_a_good_version_passes_and_stays(rig: Rig) -> None:
     rig.run("deploy_job", version="v1")
     rig.commits_more()

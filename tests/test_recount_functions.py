@@ -115,6 +115,7 @@ def recounted(
     return functions.recount(job, asked, reached, ledger, {"quotes": "quotes"}, compared(points))[0]
 
 
+@pytest.mark.full
 def test_windows_are_computed_with_the_jobs_own_function_without_anything_of_the_environment(job: Job) -> None:
     quotes = [(at * 1000, "AB"[at % 2], at * at) for at in range(60)]
     # B's 100 at 8 s comes 50 s late, so a job may have dropped it; then no one knows which of both is right.

@@ -203,6 +203,7 @@ def test_a_stage_is_watched_until_it_has_closed_the_windows_of_that_time_or_noth
 # --- on the rig
 
 
+@pytest.mark.full
 def test_a_rehearsal_compares_both_versions_and_leaves_the_running_one_as_it_was(rig: Rig) -> None:
     rig.go_live()
     before = rig.record()

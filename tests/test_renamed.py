@@ -91,6 +91,7 @@ def test_only_without_state_it_is_the_same_stage(rig: Rig) -> None:
         assert any(item.lost for item in found) == (fingerprint is SUM)
 
 
+@pytest.mark.full
 def test_it_continues_where_it_stood_under_its_old_name_and_so_does_the_way_back(rig: Rig) -> None:
     published(rig, definition("v3", ("a", "b")))
     published(rig, renaming("v4", ("a", "c"), c="b"))
@@ -186,7 +187,7 @@ def parsed_offsets(offset: dict[str, Any]) -> dict[str, int]:
     return parse_offsets(text)[0]["events"]
 
 
-@pytest.fixture(params=["readers", "spark"])
+@pytest.fixture(params=["readers", pytest.param("spark", marks=pytest.mark.full)])
 def apart(request: pytest.FixtureRequest, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Lines:
     """Stage b is three lines ahead of a."""
     lines = Lines(tmp_path)

@@ -140,6 +140,7 @@ def truly(rig: Rig) -> Callable[[str, Offsets | None], dict[str, Any]]:
     return recount
 
 
+@pytest.mark.full
 def test_a_runbook_whose_recount_finds_a_wrong_point_fails_and_the_new_version_runs_on(rig: Rig) -> None:
     """What it does next: nothing is taken back, the lock is free, and the receipt names what is off."""
     engine = rig.engine(recount=truly(rig))
@@ -162,6 +163,7 @@ def test_a_runbook_whose_recount_finds_a_wrong_point_fails_and_the_new_version_r
     assert done.facts("recount")["clean"]
 
 
+@pytest.mark.full
 def test_a_runbook_whose_recount_has_compared_nothing_waits_for_a_window_and_then_fails(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -65,6 +65,7 @@ def test_what_airflow_no_longer_knows_is_settled_by_a_person_alone_and_what_live
             settled(rig, action)
 
 
+@pytest.mark.full
 def test_a_way_back_that_never_succeeds_is_left_by_a_person_and_the_job_can_be_operated_on(rig: Rig) -> None:
     rig.run("deploy_job", version="v1")
     rig.commits_more(windows=1)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import pairwise
 
+import pytest
+
 from streamops.upkeep.watching import FIRST_S, LONGEST_S, REPORT_S, WELL_S, Finding, Found, Memory
 
 GONE = Finding("sums", "start", "its driver is gone")
@@ -66,6 +68,7 @@ def test_a_start_that_fails_again_and_again_is_tried_more_and_more_seldom() -> N
     assert begun[5] - begun[4] == 240
 
 
+@pytest.mark.full
 def test_what_was_well_for_a_minute_is_new_when_it_is_found_again() -> None:
     memory = Memory()
     assert runs(memory, [found(GONE)] * 20) == [0, 15, 45]

@@ -265,6 +265,7 @@ def loaded_by_stem(plugins: Path) -> list[str]:
     return json.loads(output.strip().splitlines()[-1])
 
 
+@pytest.mark.full
 def test_the_ignore_file_keeps_airflow_from_importing_the_package_twice(tmp_path):
     assert loaded_by_stem(REPOSITORY / "plugins") == []
     shutil.copytree(REPOSITORY / "plugins" / "streamops_airflow", tmp_path / "streamops_airflow")

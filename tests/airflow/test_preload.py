@@ -22,6 +22,7 @@ print(*sorted({name.split(".")[0] for name in set(sys.modules) - before}))
 """
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("command", "there"), [("scheduler", True), ("dag-processor", True), ("api-server", False)])
 def test_a_runbook_imports_nothing_but_itself_where_tasks_are_started(tmp_path, monkeypatch, command, there):
     monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))

@@ -22,6 +22,7 @@ def run(rig: Rig, tmp_path, monkeypatch: pytest.MonkeyPatch):
     return lambda *words: CliRunner().invoke(app, list(words))
 
 
+@pytest.mark.full
 def test_commands_take_the_id_that_jobs_shows_until_the_deployment_is_replaced(rig: Rig, run) -> None:
     first = rig.run("deploy_job", version="v1").id
     rig.commits_more()

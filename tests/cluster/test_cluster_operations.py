@@ -103,6 +103,7 @@ def test_a_supervisor_that_does_not_answer_is_refused_before_anything_is_touched
     assert rig.recount("a")
 
 
+@pytest.mark.full
 def test_a_job_that_cannot_save_its_state_keeps_the_cluster_up_and_the_others_running(rig: Rig) -> None:
     deployed(rig)
     rig.publish("v1", ("a",), job="other")
@@ -331,6 +332,7 @@ def test_with_no_job_to_bring_back_the_task_that_is_mapped_over_none_is_not_miss
     assert rig.engine().find(CLUSTER, "op").state == "succeeded"
 
 
+@pytest.mark.full
 def test_a_job_that_cannot_continue_is_told_before_any_is_brought_back(rig: Rig) -> None:
     deployed(rig)
     run(rig, "shutdown_cluster")
@@ -360,6 +362,7 @@ def test_what_a_restart_that_fails_has_named_and_not_submitted_is_started_by_rec
     assert rig.recount("a")
 
 
+@pytest.mark.full
 def test_a_restart_that_fails_when_the_jobs_are_started_leaves_a_cluster_that_runs(rig: Rig) -> None:
     """Reconciliation looks after no job, and nothing can be scaled, while a cluster is starting."""
     asked = prepared(rig, "restart_cluster")

@@ -109,6 +109,7 @@ def test_an_abandoned_upgrade_is_taken_back_and_a_live_one_is_not_touched(rig: R
     assert rig.recount("a")
 
 
+@pytest.mark.full
 def test_an_abandoned_upgrade_that_has_handed_the_job_over_is_finished(rig: Rig) -> None:
     deployed(rig)
     rig.leave("check", "prepare", "submit_driver", "wait_standby", "switch")
@@ -169,6 +170,7 @@ def test_a_worker_that_nobody_started_is_started(rig: Rig) -> None:
     assert rig.nodes.up == {"master", "node-1", "node-2"}
 
 
+@pytest.mark.full
 def test_a_damaged_record_of_one_job_does_not_keep_another_from_coming_back(rig: Rig) -> None:
     deployed(rig)
     rig.publish("v1", ("a",), job="other")
@@ -214,6 +216,7 @@ def test_a_status_that_cannot_be_read_is_no_reason_to_leave_a_job_down(rig: Rig)
     assert rig.recount("a") > 1
 
 
+@pytest.mark.full
 def test_what_came_back_since_the_first_look_is_left_alone(rig: Rig) -> None:
     """A look may be minutes old: other jobs had their turn, and the master started the driver itself."""
     deployed(rig)
@@ -262,6 +265,7 @@ class Meeting:
             return self.rig.cluster.submit(submission)
 
 
+@pytest.mark.full
 def test_jobs_that_fit_beside_each_other_come_back_at_the_same_time(rig: Rig) -> None:
     deployed(rig)
     rig.publish("v1", ("a",), job="other")

@@ -174,6 +174,7 @@ def test_min_by_and_max_by_continue_each_other_unless_they_compare_another_type(
     assert done.refused
 
 
+@pytest.mark.full
 def test_an_aggregate_with_another_buffer_is_refused_and_spark_would_be_wrong(lab: Lab) -> None:
     largest, count = stage(windowed, lambda: F.max("n")), stage(windowed, lambda: F.count("*"))
     done = lab.switch(largest, count, BEFORE, AFTER)

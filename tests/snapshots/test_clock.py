@@ -26,6 +26,7 @@ print(store.get("a").body.decode(), int(time.time()))
 """
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("offset", "seconds"), [("+1h", 3600), ("-1h", -3600)])
 def test_requests_follow_the_servers_clock(bucket: Settings, offset: str, seconds: int) -> None:  # noqa: F811
     fields = bucket.model_dump(mode="json") | {

@@ -138,6 +138,7 @@ def test_an_abandoned_operation_is_not_hidden_by_retention(shelf: Shelf, monkeyp
     assert len(names(shelf)) == 5
 
 
+@pytest.mark.full
 def test_without_a_rule_everything_stays_and_old_removals_are_still_freed(shelf: Shelf) -> None:
     assert housekeeping.keep_of(shelf.store, JOB) is None
     remove(shelf, "s1")

@@ -94,6 +94,7 @@ def test_a_good_cron_passes(cron: str) -> None:
     schedules.require_valid(Snapshots(cron=cron))
 
 
+@pytest.mark.full
 def test_a_schedule_that_is_set_holds_at_once_and_over_the_definition_until_that_is_to_hold_again(rig: Rig) -> None:
     rig.run("deploy_job", version="v1")
     launch, before = rig.record().launch, records.now()

@@ -31,6 +31,7 @@ def rows(shelf: Shelf, manifest: Manifest) -> list[tuple[str, str]]:
     return [(found.item.key, found.problem) for found in verification.read_back(shelf.store, manifest)]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("damage", ["truncated", "flipped", "swapped", "removed", "emptied", "same bytes again"])
 def test_every_single_object_that_is_wrong_is_named(shelf: Shelf, damage: str) -> None:
     manifest = shelf.take("s")
