@@ -6,11 +6,13 @@ import json
 
 import pytest
 
-from fakes.rig import JOB, SUM, Rig, definition
+from fakes import manifests
+from fakes.rig import JOB, SUM, Rig, Topic, definition
 from streamops import snapshots
 from streamops.model.definitions import Definition, parse
 from streamops.model.errors import RefusedError, StreamOpsError
-from streamops.model.records import Move, StageStart
+from streamops.model.manifest import ManifestStage
+from streamops.model.records import Deployment, Move, StageStart
 from streamops.operations import moving, receipts
 from streamops.recount.recounting import span
 from streamops.spark import checkpoints
@@ -51,6 +53,9 @@ def test_another_topic_is_refused_before_the_stop_unless_the_old_one_is_read_and
     running.topic.ends["events"] = 1_000_000
     refused(running, r"Stage a has [\d,]+ events of topic events to read", start_at={"events": "0:7"})
     running.topic.ends["events"] = 1
+    running.topic.old["fresh"] = 9
+    refused(running, "Stage a would leave out 2 events of topic fresh as late", start_at={"events": "0:7"})
+    running.topic.old.clear()
     refused(running, "events goes on in another topic", start_at={"events": "0:7"}, strategy="gapless")
     running.run("upgrade_job", version="v2", snapshot="t", topics={"events": "events"})  # it is the one that it reads
 
@@ -87,14 +92,20 @@ def test_the_state_goes_on_at_the_stated_offset_and_the_snapshot_stays_as_it_was
 
 
 @pytest.mark.full
-def test_events_that_come_between_the_check_and_the_stop_bring_the_old_version_back(running: Rig) -> None:
+@pytest.mark.parametrize(
+    ("topic", "says"),
+    [("events", "to read before it can go on in fresh"), ("fresh", "would leave out 1,000,000 events of topic fresh")],
+)
+def test_events_that_come_between_the_check_and_the_stop_bring_the_old_version_back(
+    running: Rig, topic: str, says: str
+) -> None:
     running.topic.ends["events"] = 1
 
     def late(step: str, when: str) -> None:
         if step == "request_stop":
-            running.topic.ends["events"] = 1_000_000
+            (running.topic.ends if topic == "events" else running.topic.old)[topic] = 1_000_000
 
-    with pytest.raises(StreamOpsError, match="to read before it can go on in fresh"):
+    with pytest.raises(StreamOpsError, match=says):
         running.run(
             "upgrade_job",
             running.engine(late),
@@ -118,7 +129,9 @@ def test_what_is_left_of_the_old_topic_is_left_out_only_where_that_is_accepted(r
 
 
 @pytest.mark.full
-def test_going_back_to_before_another_topic_is_refused_and_a_deploy_says_where_it_reads(running: Rig) -> None:
+def test_going_back_to_before_another_topic_is_refused_and_a_deploy_says_where_it_reads(
+    running: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     moved(running, "before")
     before = running.record()
     for asked in ({}, {"snapshot": "before"}):
@@ -128,7 +141,16 @@ def test_going_back_to_before_another_topic_is_refused_and_a_deploy_says_where_i
     running.run("cancel_job")
     with pytest.raises(RefusedError, match="say where it begins"):
         running.run("deploy_job", version="v1", from_snapshot="before", topics=FRESH)
-    running.run("deploy_job", version="v1", from_snapshot="before", topics=FRESH, start_at={"events": "0:120"})
+    asked = {"version": "v1", "from_snapshot": "before", "topics": FRESH, "start_at": {"events": "0:120"}}
+    with monkeypatch.context() as patch:
+        patch.setattr(moving, "taken_of", lambda store, manifest: None)  # as of another installation's snapshot
+        with pytest.raises(RefusedError, match="start_at cannot be kept"):
+            running.run("deploy_job", **asked)
+    running.topic.old["fresh"] = 121
+    with pytest.raises(RefusedError, match="would leave out 1 events of topic fresh"):
+        running.run("deploy_job", **asked)
+    running.topic.old.clear()
+    running.run("deploy_job", **asked)
     assert jobs.deployment(running.store, JOB, 3).stages["a"].offsets == {"events": {"0": 120}}
     running.commits_more()
     running.run("cancel_job")
@@ -216,3 +238,67 @@ def test_a_new_stage_begins_where_the_others_go_on(running: Rig) -> None:
     move = Move(before="events", after="fresh", begin={"0": 5})
     found = jobs.starts(definition("v9", ("a", "b")), 7, kept, lambda source: {}, moved={"events": move})
     assert found["b"].offsets["events"] == found["a"].offsets["events"] == {"0": 5}
+
+
+FED = """
+job: j
+version: v1
+code: j.py
+sources:
+  t: {kafka: {topic: one}, schema: "n int"}
+  q: {kafka: {topic: quotes}, schema: "n int"}
+  panes: {stage: {name: s, add: [n]}, schema: "n int, time bigint"}
+stages:
+  s: {mode: realtime, output: update, sinks: [{influxdb: {measurement: s}}]}
+  long: {sinks: [{influxdb: {measurement: long}}]}
+  both: {sinks: [{influxdb: {measurement: both}}]}
+"""
+
+
+def test_a_stage_that_reads_another_is_recounted_from_the_new_topic_and_keeps_no_place_in_a_feed() -> None:
+    begun = StageStart(since_deployment=1, offsets={"t": {"0": 2}, "q": {"0": 3}})
+    read = {"s": {"t": {"0": 90}}, "long": {"panes": {"0": 40}}, "both": {"q": {"0": 30}, "panes": {"0": 40}}}
+    stages = {name: ManifestStage(batch=4, offsets=offsets, start=begun) for name, offsets in read.items()}
+    move = Move(before="one", after="two", begin={"0": 5})
+    found = jobs.starts(parse(FED), 2, manifests.manifest("j", stages=stages), lambda source: {}, moved={"t": move})
+    begins = {"s": {"t": {"0": 5}}, "long": {"t": {"0": 5}, "q": {"0": 3}}, "both": {"t": {"0": 5}, "q": {"0": 30}}}
+    assert {name: start.offsets for name, start in found.items()} == begins
+    assert {name for name, start in found.items() if start.moved == {"t": "one"}} == {*read}
+
+
+def test_a_stage_without_a_commit_holds_up_only_what_it_reads() -> None:
+    begun = StageStart(since_deployment=1, offsets={"events": {"0": 2}, "q": {"0": 3}})
+    plans = {"a": SUM.model_dump(mode="json"), "b": SUM.model_copy(update={"sources": ("q",)}).model_dump(mode="json")}
+    stages = {name: ManifestStage(start=begun) for name in ("a", "b", "unknown")}
+    found = moving.of_snapshot(manifests.manifest("j", stages=stages, fingerprints=plans))
+    both = begun.offsets
+    assert found == {"a": {"events": both["events"]}, "b": {"q": both["q"]}, "unknown": both}
+
+
+def test_what_marks_the_end_of_a_transaction_is_no_event_to_read() -> None:
+    topic = Topic(0, ends={"events": 8})
+    asked = ({"events": Move(before="events", after="fresh", begin={"0": 0})}, {"a": {"events": {"0": 7}}}, ())
+    with pytest.raises(RefusedError, match="Stage a has 1 events of topic events to read"):
+        moving.require_drained(topic, *asked, print)
+    topic.marks = 1
+    moving.require_drained(topic, *asked, print)
+
+
+def test_only_a_stage_that_drops_late_events_keeps_a_topic_from_beginning_early() -> None:
+    times = {"a": 5, "stateless": 5, "timeless": None, "unknown": 5}
+    start = StageStart(since_deployment=1)
+    stages = {name: ManifestStage(watermark_ms=mark, start=start) for name, mark in times.items()}
+    plans = {"a": SUM, "stateless": SUM.model_copy(update={"operators": ()}), "timeless": SUM, "unknown": None}
+    assert moving.closed(stages, plans) == {"a": 5, "unknown": 5}
+    topic = Topic(0, made={"fresh": (1, {})}, old={"fresh": 3})
+    asked = (topic, {"events": Move(before="events", after="fresh", begin={"0": 1})}, {"a": {"events": {"0": 7}}})
+    with pytest.raises(RefusedError, match=r"Stage a would leave out 2 events .* before 1970-01-01T00:00:00Z"):
+        moving.require_in_time(*asked, {"a": 5}, ())
+    moving.require_in_time(*asked, {"a": 5}, ("a",))
+    moving.require_in_time(*asked, {}, ())
+
+
+def test_going_back_from_a_version_that_has_dropped_the_source_is_refused_too() -> None:
+    now = Deployment.model_construct(stages={"a": StageStart(since_deployment=2, moved={"t": "one"})})
+    with pytest.raises(RefusedError, match=r"\(now none\).*from_snapshot\): with topics t=one to do without"):
+        moving.refuse_past(manifests.manifest("j"), {"t": "one"}, now, {})

@@ -33,7 +33,7 @@ from streamops.spark.submission import Submission
 from streamops.store import documents, jobs, keys, waiting
 from streamops.store.object_store import ObjectStore
 from streamops.versions import archives
-from streamops.versions.artifacts import ArtifactManifest
+from streamops.versions.artifacts import BROKERS, LEVELS, ArtifactManifest
 from streamops.versions.fingerprints import Aggregate, Fingerprint, Key, Operator, Slot
 
 JOB = "sums"
@@ -136,6 +136,8 @@ class Topic:
     store: ObjectStore | None = None  # where shadows note who they are
     dropped: list[str] = field(default_factory=list)  # what was asked to go
     ends: dict[str, int] = field(default_factory=dict)  # of topics that get no more events
+    old: dict[str, int] = field(default_factory=dict)  # of topics in ``made``: how many events are older than any time
+    marks: int = 0  # of the last records, how many only mark the end of a transaction
     other: set[str] = field(default_factory=set)  # stages of which a version in shadow gives other results
 
     def ensure_topic(self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> bool:
@@ -153,7 +155,12 @@ class Topic:
         return {"0": self.ends.get(topic, int((time.time() - self.began) * 40))}
 
     def offsets_at(self, topic: str, time_ms: int) -> dict[str, int]:
-        return {"0": max(0, int((time_ms / 1000 - self.began) * 40))}
+        return {"0": self.old.get(topic, 0) if topic in self.made else max(0, int((time_ms / 1000 - self.began) * 40))}
+
+    def read(
+        self, topic: str, start: Mapping[str, int], end: Mapping[str, int]
+    ) -> Iterator[tuple[int, int, int, bytes | None]]:
+        yield from ((0, offset, 0, b"") for offset in range(start["0"], end["0"] - self.marks))
 
     def read_keyed(self, topic: str, start: int, end: int) -> Iterator[tuple[int, bytes, bytes]]:
         """Results of a stage in real time as both versions give them: the first one, and one in shadow."""
@@ -236,7 +243,14 @@ class Rig:
         self.count = 0
 
     def publish(
-        self, version: str, stages: tuple[str, ...], partitions: int = 2, job: str = JOB, *, live: bool = False
+        self,
+        version: str,
+        stages: tuple[str, ...],
+        partitions: int = 2,
+        job: str = JOB,
+        *,
+        live: bool = False,
+        can: tuple[str, ...] = (LEVELS, BROKERS),
     ) -> None:
         """Archives without content: these drivers need no code."""
         artifact, runtime = f"{job} {version}".encode(), b"runtime"
@@ -244,7 +258,7 @@ class Rig:
             job=job, version=version, artifact_sha256=archives.sha256(artifact), size=1,
             runtime_sha256=archives.sha256(runtime),
             definition=definition(version, stages, partitions, job, live=live), published=records.now(),
-            fingerprints={stage: SUM.model_dump(mode="json") for stage in stages},
+            runtime_can=can, fingerprints={stage: SUM.model_dump(mode="json") for stage in stages},
         )  # fmt: skip
         self.store.put(manifest.archive, artifact)
         self.store.put(keys.runtime(manifest.runtime_sha256), runtime)

@@ -144,6 +144,26 @@ def same_partitions(context: StepContext, job: str, version: str, published: Art
         )
 
 
+def runner(published: ArtifactManifest, topics: Mapping[str, str], logging: Mapping[str, str] | None = None) -> None:
+    """Raise RefusedError where a topic or a level is asked for that the runner of a version does not know.
+
+    Args:
+        topics: source -> topic.
+        logging: logger -> level.
+    """
+    for topic in topics.values() if artifacts.BROKERS not in published.runtime_can else ():
+        if Kafka.at(topic).servers:
+            raise RefusedError(
+                f"{published.job} {published.version} is to read {topic}, and its runner is too old to ask another "
+                "broker than the installation's; publish it again as another version."
+            )
+    if "TRACE" in (logging or {}).values() and artifacts.LEVELS not in published.runtime_can:
+        raise RefusedError(
+            f"The runner of {published.job} {published.version} is too old to know TRACE; use DEBUG, or publish it "
+            "again as another version."
+        )
+
+
 def _positions(context: StepContext, record: JobRecord, definition: Definition) -> dict[str, checkpoints.Tail]:
     store = context.ports.store
     prefix = checkpoints.current_epoch_prefix(store, context.job, record.deployment)

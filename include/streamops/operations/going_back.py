@@ -45,6 +45,7 @@ def check(context: StepContext, manifest: Manifest) -> Checked:
     topics = jobs.topics(version.definition, taken_from.topics)
     now_read = jobs.topics(context.version(present.version).definition, present.topics)
     moving.refuse_past(manifest, topics, present, now_read)
+    checks.runner(version, topics)
     checks.reachable(context.ports, version.definition, topics)
     snapshots.require_usable(
         manifest, context.job, fork=False, topics=topics, beginning=context.ports.ledger.beginning_offsets

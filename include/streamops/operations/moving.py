@@ -7,18 +7,23 @@ its end, and only from an offset that somebody states: from then on, both togeth
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 
 from streamops.model.definitions import Definition, Kafka
 from streamops.model.errors import NotFoundError, RefusedError, UnreachableError
-from streamops.model.manifest import Manifest
+from streamops.model.manifest import Manifest, ManifestStage
 from streamops.model.records import Deployment, Move, Offsets
 from streamops.operations import cost
 from streamops.operations.ports import LedgerPort
+from streamops.recount.report import moment
+from streamops.spark.checkpoints import Tail
 from streamops.store import documents, keys
 from streamops.store.object_store import ObjectStore
-from streamops.versions import artifacts
+from streamops.versions import artifacts, fingerprints
+from streamops.versions.fingerprints import Fingerprint
 
 _HOW = "earliest, latest, or an offset for each partition such as 0:120,1:340"
+_FEW = 1000  # records of which is looked whether they are events
 
 
 def taken_of(store: ObjectStore, manifest: Manifest) -> tuple[Definition, dict[str, str]] | None:
@@ -31,7 +36,30 @@ def taken_of(store: ObjectStore, manifest: Manifest) -> tuple[Definition, dict[s
 
 def of_snapshot(manifest: Manifest) -> dict[str, Offsets]:
     """Where the stages of a snapshot stood: the next offsets to read."""
-    return {stage: cost.begins(manifest, stage) for stage in manifest.stages}
+    stood = {stage: cost.begins(manifest, stage) for stage in manifest.stages}
+    return of_read(stood, fingerprints.read(manifest.fingerprints, manifest.stages))
+
+
+def of_read(stood: Mapping[str, Offsets], plans: Mapping[str, Fingerprint | None]) -> dict[str, Offsets]:
+    """``stood`` without what a stage does not read: one without a commit was given a start in every topic."""
+    return {
+        stage: {s: at for s, at in offsets.items() if s in plan.sources} if (plan := plans.get(stage)) else offsets
+        for stage, offsets in stood.items()
+    }
+
+
+def closed_in(manifest: Manifest) -> dict[str, int]:
+    """As ``closed``, of a snapshot."""
+    return closed(manifest.stages, fingerprints.read(manifest.fingerprints, manifest.stages))
+
+
+def closed(stages: Mapping[str, Tail | ManifestStage], plans: Mapping[str, Fingerprint | None]) -> dict[str, int]:
+    """Stage -> the time, since the epoch, up to which it drops events as late."""
+    return {
+        stage: found.watermark_ms
+        for stage, found in stages.items()
+        if found.watermark_ms is not None and ((plan := plans.get(stage)) is None or plan.stateful)
+    }
 
 
 def find(
@@ -105,7 +133,7 @@ def require_drained(
         for stage, offsets in stood.items():
             if source not in offsets:
                 continue
-            left = None if end is None else sum(max(0, at - offsets[source].get(part, 0)) for part, at in end.items())
+            left = None if end is None else _left(ledger, move.before, offsets[source], end)
             if left == 0:
                 say(f"Stage {stage} has read topic {move.before} to its end, and goes on in {move.after}")
             elif stage in accepted:
@@ -121,6 +149,47 @@ def require_drained(
                     f"Stage {stage} has {left:,} events of topic {move.before} to read before it can go on in "
                     f"{move.after}. Let what writes there write to {move.after} now, and upgrade once its lag is 0; "
                     "or name the stage in accept_loss, to leave them out."
+                )
+
+
+def _left(ledger: LedgerPort, topic: str, start: Mapping[str, int], end: Mapping[str, int]) -> int:
+    """Events to read. In real time a stage stands behind the last one, before what only marks a transaction's end."""
+    left = sum(max(0, at - start.get(part, 0)) for part, at in end.items())
+    if 0 < left <= _FEW:
+        with suppress(NotFoundError):  # retention has removed some of them
+            left = sum(1 for _ in ledger.read(topic, start, end))
+    return left
+
+
+def require_in_time(
+    ledger: LedgerPort,
+    moved: Mapping[str, Move],
+    stood: Mapping[str, Offsets],
+    closed: Mapping[str, int],
+    accepted: Collection[str],
+) -> None:
+    """Make sure that no stage drops the first events of a topic as late: producers that changed early wrote them.
+
+    The times of records stand for those of their events.
+
+    Args:
+        closed: stage -> the time up to which it drops events as late, as ``closed`` says.
+        accepted: stages that may leave them out.
+
+    Raises:
+        RefusedError: a stage would leave events out.
+    """
+    for source, move in moved.items():
+        for stage in (name for name, offsets in stood.items() if source in offsets and name not in accepted):
+            if stage not in closed:
+                continue
+            at = ledger.offsets_at(move.after, closed[stage])
+            if late := sum(max(0, at.get(part, first) - first) for part, first in move.begin.items()):
+                raise RefusedError(
+                    f"Stage {stage} would leave out {late:,} events of topic {move.after} as late: they were written "
+                    f"before {moment(closed[stage]):%Y-%m-%dT%H:%M:%SZ}, up to which it is done by the events of "
+                    f"{move.before}. All producers must change within the watermark's delay; begin later (start_at), "
+                    "or name the stage in accept_loss."
                 )
 
 
@@ -140,10 +209,12 @@ def refuse_past(manifest: Manifest, then: Mapping[str, str], present: Deployment
     """
     later = [start for start in present.stages.values() if start.since_deployment > manifest.deployment]
     for source, topic in then.items():
-        if now.get(source, topic) != topic or any(source in start.moved for start in later):
+        reads = now.get(source)  # the present version may have dropped it
+        if (reads or topic) != topic or any(source in start.moved for start in later):
+            with_it = f"with topics {source}={reads} and start_at to read that, or " if reads else ""
             raise RefusedError(
                 f"Source {source} read {topic} when snapshot {manifest.name} was taken, and another topic since (now "
-                f"{now[source]}): {manifest.version} would not read what came there. Cancel the job, and deploy "
-                f"{manifest.version} from the snapshot (deploy_job with from_snapshot): with topics "
-                f"{source}={now[source]} and start_at to read that, or with topics {source}={topic} to do without."
+                f"{reads or 'none'}): {manifest.version} would not read what came there. Cancel the job, and deploy "
+                f"{manifest.version} from the snapshot (deploy_job with from_snapshot): {with_it}with topics "
+                f"{source}={topic} to do without."
             )

@@ -46,6 +46,11 @@ class LedgerPort(Protocol):
     def offsets_at(self, topic: str, time_ms: int) -> Mapping[str, int]:
         """First offset whose record is not older than ``time_ms``, by partition. Raises NotFoundError."""
 
+    def read(
+        self, topic: str, start: Mapping[str, int], end: Mapping[str, int]
+    ) -> Iterable[tuple[int, int, int, bytes | None]]:
+        """As ``read_committed``, also what a transaction wrote that was not committed. Raises NotFoundError."""
+
     def read_committed(
         self, topic: str, start: Mapping[str, int], end: Mapping[str, int]
     ) -> Iterable[tuple[int, int, int, bytes | None]]:

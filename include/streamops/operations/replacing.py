@@ -86,14 +86,18 @@ def check(context: StepContext, what: str) -> Accepted:
     over = steps.Settings.inherited(old, version.definition, asked)
     libraries.choose(store, version.definition, asked.library, old.library)
     topics = jobs.topics(version.definition, over.places)
+    checks.runner(version, topics, asked.logging)
     checks.reachable(context.ports, version.definition, topics)
     size, stood, ledger = 0, {}, context.ports.ledger
     tails = checks.tails(context, record, running.definition)
     read = {stage: start.offsets for stage, start in old.stages.items()}
     read |= {stage: tail.offsets for stage, tail in tails.items()}
+    plans = verdicts.known(running, {})
+    read = moving.of_read(read, plans)
     before = jobs.topics(running.definition, old.topics)
     moved = moving.find(ledger, before, topics, read, asked.start_at, context.say)
     moving.require_drained(ledger, moved, read, asked.accept_loss, context.say)
+    moving.require_in_time(ledger, moved, read, moving.closed(tails, plans), asked.accept_loss)
     for stage, tail in tails.items():
         checks.kept_by_kafka(context, stage, tail.offsets, {n: t for n, t in topics.items() if n not in moved})
         size += tail.size

@@ -147,6 +147,7 @@ def write_deployment(
             f"the job record is behind. See 'streamops operations show {found.value.created_by}'."
         )
     places = jobs.topics(version.definition, settings.places)
+    trace = "TRACE" if artifacts.LEVELS in version.runtime_can else "DEBUG"  # an older runner ends with a TRACE
     library = found.value.library if found else _library(context, version, manifest, settings.library)
     deployment = Deployment(
         job=context.job,
@@ -160,7 +161,7 @@ def write_deployment(
         from_deployment=manifest.deployment if manifest and manifest.job == context.job else None,
         params=dict(settings.params),
         topics=dict(settings.places),
-        logging=dict(settings.logging),
+        logging={name: trace if level == "TRACE" else level for name, level in settings.logging.items()},
         library=library,
         stages=jobs.starts(
             version.definition,

@@ -196,7 +196,9 @@ def starts(
         renamed: stages that continue where the snapshot's stage of another name had read to.
         moved: sources that read another topic than the snapshot's stages did.
     """
-    known = {name: _moved(stage, moved or {}, number) for name, stage in manifest.stages.items()} if manifest else {}
+    feeds = {name for name, source in definition.sources.items() if source.stage}
+    stages = manifest.stages.items() if manifest else ()
+    known = {name: _moved(stage, moved or {}, number, feeds) for name, stage in stages}
     sources = [name for name, source in definition.sources.items() if not source.stage]  # a feed begins anew
     lowest: Offsets = {}
     for stage in known.values():
@@ -220,15 +222,21 @@ def starts(
     return found | dict(refilled or {})
 
 
-def _moved(stage: ManifestStage, moved: Mapping[str, Move], number: int) -> ManifestStage:
-    """A stage of a snapshot as it goes on in other topics: only what it reads there can be read again."""
+def _moved(stage: ManifestStage, moved: Mapping[str, Move], number: int, feeds: Collection[str]) -> ManifestStage:
+    """A stage of a snapshot as it goes on in other topics: only what it reads there can be read again.
+
+    Args:
+        feeds: sources that are what a stage hands on; who reads one is recounted from the topics behind it.
+    """
     stands = stage.offsets if stage.batch >= 0 else stage.start.offsets
-    mine = {source: move for source, move in moved.items() if source in stands}
+    through = stage.start.offsets if any(source in feeds for source in stands) else {}
+    mine = {source: move for source, move in moved.items() if source in stands or source in through}
     if not mine:
         return stage
     stands = {**stands, **{source: dict(move.begin) for source, move in mine.items()}}
+    own = {**through, **{source: at for source, at in stands.items() if source not in feeds}}
     before = {**stage.start.moved, **{source: move.before for source, move in mine.items()}}
-    start = stage.start.model_copy(update={"since_deployment": number, "offsets": stands, "moved": before})
+    start = stage.start.model_copy(update={"since_deployment": number, "offsets": own, "moved": before})
     return stage.model_copy(update={"offsets": stands, "start": start})
 
 

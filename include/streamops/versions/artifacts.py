@@ -34,6 +34,8 @@ from streamops.versions.fingerprints import Fingerprint
 MAX_ARTIFACT_BYTES = 512 << 20
 VALIDATION_S = 240
 REPARTITION = "repartition"  # brings kept state into the version's number of partitions
+LEVELS = "levels"  # knows TRACE, and changes levels of loggers while it runs
+BROKERS = "brokers"  # reads topics of other brokers than the installation's
 
 
 class ArtifactManifest(Stored):
@@ -122,7 +124,7 @@ def publish(
         definition=definition,
         published=records.now(),
         publisher=Publisher.here(),
-        runtime_can=(REPARTITION,),
+        runtime_can=(REPARTITION, LEVELS, BROKERS),
         fingerprints=fingerprints,
     )
     store.place(keys.runtime(manifest.runtime_sha256), runtime, manifest.runtime_sha256)

@@ -112,6 +112,7 @@ def check(context: StepContext) -> Checked:
     libraries.choose(store, version.definition, asked.library)
     topics = jobs.topics(version.definition, asked.topics)
     source = asked.source_snapshot()
+    checks.runner(version, topics, asked.logging)
     checks.reachable(context.ports, version.definition, topics, made=_makes_topics(asked))
     if source is None:
         if not asked.from_scratch:
@@ -119,10 +120,16 @@ def check(context: StepContext) -> Checked:
         return Checked(version=version.version, state="empty")
     manifest, ledger = snapshots.load(store, *source), context.ports.ledger
     of, stood = moving.taken_of(store, manifest), moving.of_snapshot(manifest)
+    if asked.start_at and not of:
+        raise RefusedError(
+            f"Snapshot {manifest.job}/{manifest.name} was taken in another installation, and which topics it had read "
+            "is not known here: start_at cannot be kept. Leave it out, or start from_scratch."
+        )
     moved = moving.find(ledger, jobs.topics(*of) if of else {}, topics, stood, asked.start_at, context.say)
     same = {name: topic for name, topic in topics.items() if name not in moved}
     snapshots.require_usable(manifest, context.job, fork=asked.fork, topics=same, beginning=ledger.beginning_offsets)
     moving.require_drained(ledger, moved, stood, asked.accept_loss, context.say)
+    moving.require_in_time(ledger, moved, stood, moving.closed_in(manifest), asked.accept_loss)
     checks.same_partitions(context, manifest.job, manifest.version, version)
     snapshots.verify(store, manifest)
     changed = verdicts.moved(*of, version.definition, asked.places, moved) if of else {}

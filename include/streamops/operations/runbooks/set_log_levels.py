@@ -16,6 +16,7 @@ from streamops.operations.operation import Operation
 from streamops.operations.requests import JobRequest
 from streamops.operations.runbook import NOTHING, Runbook, Step, UndoPlan
 from streamops.store import jobs
+from streamops.versions import artifacts
 
 
 class SetLogLevels(JobRequest):
@@ -40,6 +41,12 @@ def check(context: StepContext) -> Checked:
         raise RefusedError(
             f"Job {context.job} is {record.desired}, so nothing of it logs; set levels as it is deployed or upgraded "
             "(logging)."
+        )
+    running = context.version()
+    if artifacts.LEVELS not in running.runtime_can:
+        raise RefusedError(
+            f"The runner of {context.job} {running.version} is too old to be told while it runs; set levels as the job "
+            "is deployed or upgraded (logging), or publish it again as another version."
         )
     return Checked(launch=record.launch)
 
