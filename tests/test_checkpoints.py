@@ -124,7 +124,7 @@ def test_real_queries_continue_exactly_from_a_crash(bucket: Settings, tmp_path: 
     assert_exact(tmp_path / "second", "chain", 5)
 
 
-@pytest.mark.full
+@pytest.mark.long
 @pytest.mark.timeout(3600)  # with all copies
 def test_every_copy_of_state_that_changes_with_each_batch_continues_exactly(
     bucket: Settings, tmp_path: Path, request: pytest.FixtureRequest

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -17,9 +18,9 @@ from streamops.model.records import SHADOW_RUN, Shadow, StageStatus
 from streamops.model.results import SEPARATOR, mark
 from streamops.operations import rehearsals
 from streamops.operations.rehearsals import AsRun, Rehearsal, Side, StageTried, Tried
-from streamops.operations.runbooks.rehearse_job import closed
+from streamops.operations.runbooks.rehearse_job import RECENT_MS, closed
 from streamops.recount.beside import Compared, Given, Lateness, Record, compare
-from streamops.store import keys
+from streamops.store import keys, waiting
 
 SINK = InfluxSink(measurement="m", tags=("symbol",))
 SHADOW = Shadow(job="j", stage="s", deployment=3, epoch=2, since=0, run=SHADOW_RUN + 3)
@@ -245,11 +246,13 @@ def test_results_that_differ_fail_a_rehearsal_only_where_that_is_asked_for(rig: 
         rig.run("rehearse_job", version="live2", observe_s=1, demand_equal=True)
     with pytest.raises(RefusedError, match="demanded and did not succeed"):
         rig.run("upgrade_job", version="live2", rehearsed_within_h=1)
+    known_s = RECENT_MS / 1000 + 2  # what is known of before a rehearsal is some seconds old
+    waiting.until(lambda: time.time() - rig.topic.began > known_s, 2 * known_s, 0.1)
     done = rig.run("rehearse_job", version="live2", observe_s=1, demand_equal=True, may_differ=["a"])
     found = rehearsals.find(rig.store, [JOB], done.id)
     assert found.differing.keys() == {"a"}
     assert "old value=" in found.stages["a"].compared.examples[0]
-    assert found.stages["a"].before is not None  # what is known of before a rehearsal is some seconds old
+    assert found.stages["a"].before is not None
     assert found.stages["a"].before.p99_ms == 7
     checks.one_writer(rig, "live", 1)
 
