@@ -277,11 +277,11 @@ def test_a_stage_without_a_commit_holds_up_only_what_it_reads() -> None:
 
 def test_what_marks_the_end_of_a_transaction_is_no_event_to_read() -> None:
     topic = Topic(0, ends={"events": 8})
-    asked = ({"events": Move(before="events", after="fresh", begin={"0": 0})}, {"a": {"events": {"0": 7}}}, ())
+    asked = ({"events": Move(before="events", after="fresh", begin={"0": 0})}, {"a": {"events": {"0": 7}}}, {}, ())
     with pytest.raises(RefusedError, match="Stage a has 1 events of topic events to read"):
-        moving.require_drained(topic, *asked, print)
+        moving.require_ready(topic, *asked, print)
     topic.marks = 1
-    moving.require_drained(topic, *asked, print)
+    moving.require_ready(topic, *asked, print)
 
 
 def test_only_a_stage_that_drops_late_events_keeps_a_topic_from_beginning_early() -> None:
@@ -290,12 +290,12 @@ def test_only_a_stage_that_drops_late_events_keeps_a_topic_from_beginning_early(
     stages = {name: ManifestStage(watermark_ms=mark, start=start) for name, mark in times.items()}
     plans = {"a": SUM, "stateless": SUM.model_copy(update={"operators": ()}), "timeless": SUM, "unknown": None}
     assert moving.closed(stages, plans) == {"a": 5, "unknown": 5}
-    topic = Topic(0, made={"fresh": (1, {})}, old={"fresh": 3})
+    topic = Topic(0, made={"fresh": (1, {})}, old={"fresh": 3}, ends={"events": 7})
     asked = (topic, {"events": Move(before="events", after="fresh", begin={"0": 1})}, {"a": {"events": {"0": 7}}})
     with pytest.raises(RefusedError, match=r"Stage a would leave out 2 events .* before 1970-01-01T00:00:00Z"):
-        moving.require_in_time(*asked, {"a": 5}, ())
-    moving.require_in_time(*asked, {"a": 5}, ("a",))
-    moving.require_in_time(*asked, {}, ())
+        moving.require_ready(*asked, {"a": 5}, (), print)
+    moving.require_ready(*asked, {"a": 5}, ("a",), print)
+    moving.require_ready(*asked, {}, (), print)
 
 
 def test_going_back_from_a_version_that_has_dropped_the_source_is_refused_too() -> None:

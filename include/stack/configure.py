@@ -124,8 +124,8 @@ def node(layout: Layout, pairs: dict[str, str]) -> None:
     jobs["INFLUX_TOKEN"] = layout.influx_writer.read_text() if layout.influx_writer.is_file() else ""
     wanted = {key: pairs[key] for key in (*here, *influx)} | jobs
     private = layout.node / "node.env"
-    there = read_pairs(private) if private.is_file() else {}
-    added = {key: value for key, value in there.items() if key not in pairs | wanted}  # secrets of sinks, by a person
+    known = pairs | wanted
+    added = {key: value for key, value in read_pairs(private).items() if key not in known}  # of sinks
     write_private(private, render_pairs("Private: what drivers on this node may reach.", added | wanted))
     keys = f"aws_access_key_id = {jobs['S3_ACCESS_KEY']}\naws_secret_access_key = {jobs['S3_SECRET_KEY']}\n"
     write_private(layout.node / "credentials", f"[default]\n{keys}")

@@ -110,7 +110,29 @@ def _begin(ledger: LedgerPort, source: str, topic: str, asked: str | None) -> di
     return begin
 
 
-def require_drained(
+def require_ready(
+    ledger: LedgerPort,
+    moved: Mapping[str, Move],
+    stood: Mapping[str, Offsets],
+    closed: Mapping[str, int],
+    accepted: Collection[str],
+    say: Callable[[str], None],
+) -> None:
+    """Make sure that going on in other topics loses no event: of the topics before, and of those after.
+
+    Args:
+        stood: stage -> the next offsets to read.
+        closed: stage -> the time up to which it drops events as late, as ``closed`` says.
+        accepted: stages that may leave events out.
+
+    Raises:
+        RefusedError: a stage would leave events out, or nobody can say whether it would.
+    """
+    _require_drained(ledger, moved, stood, accepted, say)
+    _require_in_time(ledger, moved, stood, closed, accepted)
+
+
+def _require_drained(
     ledger: LedgerPort,
     moved: Mapping[str, Move],
     stood: Mapping[str, Offsets],
@@ -161,7 +183,7 @@ def _left(ledger: LedgerPort, topic: str, start: Mapping[str, int], end: Mapping
     return left
 
 
-def require_in_time(
+def _require_in_time(
     ledger: LedgerPort,
     moved: Mapping[str, Move],
     stood: Mapping[str, Offsets],

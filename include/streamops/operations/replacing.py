@@ -96,8 +96,7 @@ def check(context: StepContext, what: str) -> Accepted:
     read = moving.of_read(read, plans)
     before = jobs.topics(running.definition, old.topics)
     moved = moving.find(ledger, before, topics, read, asked.start_at, context.say)
-    moving.require_drained(ledger, moved, read, asked.accept_loss, context.say)
-    moving.require_in_time(ledger, moved, read, moving.closed(tails, plans), asked.accept_loss)
+    moving.require_ready(ledger, moved, read, moving.closed(tails, plans), asked.accept_loss, context.say)
     for stage, tail in tails.items():
         checks.kept_by_kafka(context, stage, tail.offsets, {n: t for n, t in topics.items() if n not in moved})
         size += tail.size

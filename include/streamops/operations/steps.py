@@ -37,8 +37,9 @@ from streamops.operations.facts import (
 )
 from streamops.operations.feeding import Feeds
 from streamops.operations.health import Health
+from streamops.operations.operation import Request
 from streamops.operations.requests import NewVersion, Stops
-from streamops.operations.runbook import Step
+from streamops.operations.runbook import NOTHING, Runbook, Step, UndoPlan
 from streamops.recount.reach import needed_ms
 from streamops.spark import priority
 from streamops.spark.submission import Submission
@@ -538,3 +539,18 @@ HEALTHY = Step(
 )
 FINISH = Step("finish", "finish", "Write the receipt and close the operation", finish)
 CLOSE = replace(FINISH, task="check", act=receipt)  # of a runbook that is one task: a hop costs a second
+
+
+def at_once(request: type[Request], *done: Step, begun: str) -> Runbook:
+    """A runbook of one task, which takes a second and can be done again, so that nothing of it is undone.
+
+    Args:
+        done: its steps; the last one changes something.
+        begun: what is true of an operation that ended in that one.
+    """
+    change = done[-1].name
+    return Runbook(
+        request=request,
+        steps=(*done, CLOSE),
+        undo_plan=lambda operation: UndoPlan(begun if operation.started(change) else NOTHING),
+    )

@@ -74,13 +74,18 @@ def extract(body: bytes, directory: Path, inner: Callable[[str], str | None] = l
             target.write_bytes(content)
 
 
+def stays_inside(name: str) -> bool:
+    """Whether a name with slashes is that of a file below whatever directory it is put in, on any system."""
+    parts = name.split("/")
+    return not ({"", ".", ".."} & set(parts) or "\\" in name or ":" in parts[0])
+
+
 def _check(entries: list[zipfile.ZipInfo]) -> None:
     names = {entry.filename for entry in entries}
     if len(names) != len(entries) or len(entries) > MOST_FILES:
         raise DamagedError(f"The archive holds {len(entries):,} files, some twice or more than {MOST_FILES:,} in all.")
     for entry in entries:
-        parts = entry.filename.split("/")
-        if not parts[0] or {"", ".", ".."} & set(parts) or "\\" in entry.filename or ":" in parts[0]:
+        if not stays_inside(entry.filename):
             raise DamagedError(f"The archive holds {entry.filename!r}, which would lie outside its directory.")
         if entry.file_size > SMALL and entry.file_size > MOST_RATIO * entry.compress_size:
             raise DamagedError(f"{entry.filename!r} in the archive is {entry.file_size:,} bytes of next to nothing.")

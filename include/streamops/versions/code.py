@@ -5,11 +5,12 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from streamops.model.errors import DefinitionError, NotFoundError
 from streamops.settings import named_bucket
 from streamops.store.object_store import ObjectStore
+from streamops.versions import archives
 from streamops.versions.artifacts import MAX_ARTIFACT_BYTES
 
 BUCKET = "s3://"
@@ -53,7 +54,6 @@ def _bring(store: ObjectStore, code: str, prefix: str, into: Path) -> None:
 
 def inside(directory: Path, name: str) -> Path:
     """Where an object lies as a file of a directory. Raises DefinitionError: it would lie elsewhere."""
-    found = PurePosixPath(name)
-    if found.is_absolute() or ".." in found.parts:
+    if not archives.stays_inside(name):
         raise DefinitionError(f"{name!r} in the bucket is not the name of a file in a directory; remove it there.")
-    return directory / found
+    return directory / name

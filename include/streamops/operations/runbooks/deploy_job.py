@@ -128,8 +128,7 @@ def check(context: StepContext) -> Checked:
     moved = moving.find(ledger, jobs.topics(*of) if of else {}, topics, stood, asked.start_at, context.say)
     same = {name: topic for name, topic in topics.items() if name not in moved}
     snapshots.require_usable(manifest, context.job, fork=asked.fork, topics=same, beginning=ledger.beginning_offsets)
-    moving.require_drained(ledger, moved, stood, asked.accept_loss, context.say)
-    moving.require_in_time(ledger, moved, stood, moving.closed_in(manifest), asked.accept_loss)
+    moving.require_ready(ledger, moved, stood, moving.closed_in(manifest), asked.accept_loss, context.say)
     checks.same_partitions(context, manifest.job, manifest.version, version)
     snapshots.verify(store, manifest)
     changed = verdicts.moved(*of, version.definition, asked.places, moved) if of else {}

@@ -14,9 +14,8 @@ from streamops.model.manifest import Manifest
 from streamops.operations import needs, steps
 from streamops.operations.context import StepContext
 from streamops.operations.facts import Checked, Managed
-from streamops.operations.operation import Operation
 from streamops.operations.requests import JobRequest
-from streamops.operations.runbook import NOTHING, Runbook, Step, UndoPlan
+from streamops.operations.runbook import Step
 from streamops.snapshots import catalogue, marks, portable, removal
 from streamops.store import keys
 
@@ -196,16 +195,9 @@ _DO: dict[str, Callable[[StepContext, str], Managed]] = {
 }
 
 
-def _undo_plan(operation: Operation) -> UndoPlan:
-    return UndoPlan("it may be done: 'streamops snapshots' says so" if operation.started("change") else NOTHING)
-
-
-MANAGE_SNAPSHOT = Runbook(
-    request=ManageSnapshot,
-    steps=(
-        Step("check", "check", "Check the request against the snapshot, and who needs it", check),
-        Step("change", "check", "Pin, unpin, remove, bring back or import it", change),
-        steps.CLOSE,
-    ),
-    undo_plan=_undo_plan,
+MANAGE_SNAPSHOT = steps.at_once(
+    ManageSnapshot,
+    Step("check", "check", "Check the request against the snapshot, and who needs it", check),
+    Step("change", "check", "Pin, unpin, remove, bring back or import it", change),
+    begun="it may be done: 'streamops snapshots' says so",
 )

@@ -10,9 +10,8 @@ from streamops.model.errors import NotFoundError
 from streamops.operations import steps
 from streamops.operations.context import StepContext
 from streamops.operations.facts import Checked, Paused
-from streamops.operations.operation import Operation
 from streamops.operations.requests import JobRequest
-from streamops.operations.runbook import NOTHING, Runbook, Step, UndoPlan
+from streamops.operations.runbook import Step
 from streamops.store import jobs
 from streamops.versions import artifacts
 
@@ -46,16 +45,9 @@ def note(context: StepContext) -> Paused:
     return Paused(paused=paused)
 
 
-def _undo_plan(operation: Operation) -> UndoPlan:
-    return UndoPlan("it may be done: 'streamops jobs show' says so" if operation.started("note") else NOTHING)
-
-
-PAUSE_JOB = Runbook(
-    request=PauseJob,
-    steps=(
-        Step("check", "check", "Check that there is such a job", check),
-        Step("note", "check", "Write into the job record whether the job is looked after", note),
-        steps.CLOSE,
-    ),
-    undo_plan=_undo_plan,
+PAUSE_JOB = steps.at_once(
+    PauseJob,
+    Step("check", "check", "Check that there is such a job", check),
+    Step("note", "check", "Write into the job record whether the job is looked after", note),
+    begun="it may be done: 'streamops jobs show' says so",
 )

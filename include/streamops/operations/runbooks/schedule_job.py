@@ -14,9 +14,8 @@ from streamops.model.wording import wrong_fields
 from streamops.operations import checks, steps
 from streamops.operations.context import StepContext
 from streamops.operations.facts import Checked, Planned
-from streamops.operations.operation import Operation
 from streamops.operations.requests import JobRequest
-from streamops.operations.runbook import NOTHING, Runbook, Step, UndoPlan
+from streamops.operations.runbook import Step
 from streamops.store import jobs
 from streamops.versions import artifacts
 
@@ -105,16 +104,9 @@ def described(plan: Snapshots | None) -> str:
     return f"{when or 'none by itself'}; {f'kept: {rule}' if rule else 'all are kept'}"
 
 
-def _undo_plan(operation: Operation) -> UndoPlan:
-    return UndoPlan("it may be done: 'streamops snapshots schedule' says so" if operation.started("note") else NOTHING)
-
-
-SCHEDULE_JOB = Runbook(
-    request=ScheduleJob,
-    steps=(
-        Step("check", "check", "Check the schedule and the rule for keeping", check),
-        Step("note", "check", "Write them into the job record", note),
-        steps.CLOSE,
-    ),
-    undo_plan=_undo_plan,
+SCHEDULE_JOB = steps.at_once(
+    ScheduleJob,
+    Step("check", "check", "Check the schedule and the rule for keeping", check),
+    Step("note", "check", "Write them into the job record", note),
+    begun="it may be done: 'streamops snapshots schedule' says so",
 )

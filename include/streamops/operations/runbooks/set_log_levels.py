@@ -12,9 +12,8 @@ from streamops.model.records import Control
 from streamops.operations import checks, steps
 from streamops.operations.context import StepContext
 from streamops.operations.facts import Checked, Levels
-from streamops.operations.operation import Operation
 from streamops.operations.requests import JobRequest
-from streamops.operations.runbook import NOTHING, Runbook, Step, UndoPlan
+from streamops.operations.runbook import Step
 from streamops.store import jobs
 from streamops.versions import artifacts
 
@@ -61,16 +60,9 @@ def note(context: StepContext) -> Levels:
     return Levels(logging=levels)
 
 
-def _undo_plan(operation: Operation) -> UndoPlan:
-    return UndoPlan("the levels may be set; set them again as you want them" if operation.started("note") else NOTHING)
-
-
-SET_LOG_LEVELS = Runbook(
-    request=SetLogLevels,
-    steps=(
-        Step("check", "check", "Check that the job runs", check),
-        Step("note", "check", "Tell its driver", note),
-        steps.CLOSE,
-    ),
-    undo_plan=_undo_plan,
+SET_LOG_LEVELS = steps.at_once(
+    SetLogLevels,
+    Step("check", "check", "Check that the job runs", check),
+    Step("note", "check", "Tell its driver", note),
+    begun="the levels may be set; set them again as you want them",
 )

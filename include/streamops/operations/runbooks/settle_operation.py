@@ -18,7 +18,7 @@ from streamops.operations import steps
 from streamops.operations.context import How, StepContext
 from streamops.operations.facts import Checked, Settled
 from streamops.operations.operation import OVER, Operation, Request, Scope
-from streamops.operations.runbook import NOTHING, Runbook, Step, UndoPlan
+from streamops.operations.runbook import Step
 from streamops.store import documents, jobs, keys
 
 _WANTED: dict[How, frozenset[str]] = {
@@ -112,16 +112,9 @@ def _tell_what_is_left(context: StepContext, operation: Operation) -> None:
         context.say(f"Launch {operation.id}, a standby, is told to end")
 
 
-def _undo_plan(operation: Operation) -> UndoPlan:
-    return UndoPlan("how far that came, the operation that it settles says" if operation.started("settle") else NOTHING)
-
-
-SETTLE_OPERATION = Runbook(
-    request=SettleOperation,
-    steps=(
-        Step("check", "check", "Check that there is something to settle", check),
-        Step("settle", "check", "Finish it, take it back, or close it as it is", settle),
-        steps.CLOSE,
-    ),
-    undo_plan=_undo_plan,
+SETTLE_OPERATION = steps.at_once(
+    SettleOperation,
+    Step("check", "check", "Check that there is something to settle", check),
+    Step("settle", "check", "Finish it, take it back, or close it as it is", settle),
+    begun="how far that came, the operation that it settles says",
 )

@@ -142,8 +142,7 @@ def export_and_restore(context: StepContext) -> Exported:
     exported, manifest = steps.export(context, steps.attempt(context, "export_and_restore"), live=False, twin=twin)
     moved, accepted = context.moved(context.number), context.asked(UpgradeJob).accept_loss
     stood = moving.of_snapshot(manifest)  # more may have come since the check
-    moving.require_drained(context.ports.ledger, moved, stood, accepted, context.say)
-    moving.require_in_time(context.ports.ledger, moved, stood, moving.closed_in(manifest), accepted)
+    moving.require_ready(context.ports.ledger, moved, stood, moving.closed_in(manifest), accepted, context.say)
     steps.write_deployment(context, version, manifest, context.number, replacing.settings(context))
     kept = {name: stage.batch for name, stage in manifest.stages.items() if stage.batch >= 0}
     here = {name: batch for name, batch in kept.items() if name in continued}
