@@ -1,6 +1,7 @@
 """Endpoints and credentials of one installation, read from its private file."""
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Self
 
@@ -78,17 +79,22 @@ def private_file() -> Path:
     return Path(os.environ.get(ENV_FILE) or REPOSITORY / ".streamops" / "stack.env")
 
 
-def named_bucket(secret: str, bucket: str) -> BucketSettings:
-    """A bucket with the credentials of a secret: ``NAME_ENDPOINT``, ``NAME_ACCESS_KEY``, ``NAME_SECRET_KEY``.
+def named_secret(name: str, parts: Iterable[str]) -> list[str]:
+    """The parts of a secret, in this order: each stands in the private file of this process as ``NAME_PART``.
 
     Raises:
-        NotFoundError: the private file has no such secret.
+        NotFoundError: the file lacks one of them.
     """
-    prefix, path = secret.upper().replace("-", "_"), private_file()
-    pairs = read_pairs(path)
-    if missing := [key for key in (f"{prefix}_{name}" for name in BUCKET_SECRET) if not pairs.get(key)]:
-        raise NotFoundError(f"There is no secret {secret} here: {path} lacks {', '.join(missing)}; add these lines.")
-    endpoint, access_key, secret_key = (pairs[f"{prefix}_{name}"] for name in BUCKET_SECRET)
+    prefix, path = name.upper().replace("-", "_"), private_file()
+    pairs, wanted = read_pairs(path), [f"{prefix}_{part}" for part in parts]
+    if missing := [key for key in wanted if not pairs.get(key)]:
+        raise NotFoundError(f"There is no secret {name} here: {path} lacks {', '.join(missing)}; add these lines.")
+    return [pairs[key] for key in wanted]
+
+
+def named_bucket(secret: str, bucket: str) -> BucketSettings:
+    """A bucket with the credentials of a secret. Raises NotFoundError: there is no such secret."""
+    endpoint, access_key, secret_key = named_secret(secret, BUCKET_SECRET)
     return BucketSettings(
         s3_endpoint=endpoint, s3_access_key=access_key, s3_secret_key=SecretStr(secret_key), s3_bucket=bucket
     )

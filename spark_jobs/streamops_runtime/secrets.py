@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 from pydantic import SecretStr
 
 from streamops.model.definitions import INSTALLATION
-from streamops.model.errors import DefinitionError
-from streamops.settings import ENV_FILE, Settings
-
-_FIELDS = ("url", "org", "token", "bucket")
+from streamops.model.errors import DefinitionError, NotFoundError
+from streamops.settings import Settings, named_secret
 
 
 def influx_settings(settings: Settings, secret: str) -> Settings:
@@ -25,13 +20,10 @@ def influx_settings(settings: Settings, secret: str) -> Settings:
     """
     if secret == INSTALLATION:
         return settings
-    prefix = secret.upper().replace("-", "_")
-    path = Path(os.environ.get(ENV_FILE, ""))
-    lines = path.read_text().splitlines() if path.is_file() else []
-    pairs = dict(line.split("=", 1) for line in lines if "=" in line)
-    missing = [f"{prefix}_{name.upper()}" for name in _FIELDS if f"{prefix}_{name.upper()}" not in pairs]
-    if missing:
-        raise DefinitionError(f"Secret {secret} is not on this node: its private file lacks {', '.join(missing)}.")
-    update: dict[str, object] = {f"influx_{name}": pairs[f"{prefix}_{name.upper()}"] for name in _FIELDS}
-    update["influx_token"] = SecretStr(str(update["influx_token"]))
-    return settings.model_copy(update=update)
+    try:
+        url, org, token, bucket = named_secret(secret, ("URL", "ORG", "TOKEN", "BUCKET"))
+    except NotFoundError as error:
+        raise DefinitionError(str(error)) from error
+    return settings.model_copy(
+        update={"influx_url": url, "influx_org": org, "influx_token": SecretStr(token), "influx_bucket": bucket}
+    )

@@ -86,6 +86,8 @@ def test_a_job_runs_on_the_members_that_have_its_driver_or_its_executors() -> No
     shown = view(THREE, ClusterRecord(), master, {"j": (status, DEFINITION)})
     assert shown.jobs == {"j": found}
     assert [member.drivers for member in shown.members] == [(), ("j",), ()]
+    unread = view(THREE, ClusterRecord(), master, {"j": (status, None)})  # its version's manifest is damaged
+    assert (unread.jobs, unread.members) == ({}, shown.members)
 
 
 def test_scaling_out_takes_spare_nodes_in_the_order_of_the_inventory() -> None:

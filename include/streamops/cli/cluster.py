@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
@@ -12,7 +13,7 @@ from streamops.cli import console, options, verbs
 from streamops.cluster import record as cluster_record
 from streamops.cluster.supervised_nodes import SupervisedNodes
 from streamops.cluster.view import Shares, View, view
-from streamops.model.errors import RefusedError
+from streamops.model.errors import DamagedError, RefusedError
 from streamops.operations.cluster_checks import should_run
 from streamops.operations.facts import ClusterChecked, Jobs, JobsCaughtUp, Members
 from streamops.settings import Settings
@@ -77,8 +78,10 @@ def look(settings: Settings, store: ObjectStore) -> View:
     running = {}
     for record in should_run(store):
         status = jobs.status(store, record.job, record.launch) if record.launch else None
-        definition = artifacts.current(store, record)
-        if status and status.driver and definition:
+        definition = None
+        with suppress(DamagedError):  # of one job, which is no reason to show nothing of the others
+            definition = artifacts.current(store, record)
+        if status and status.driver:
             running[record.job] = status, definition
     return view(nodes.inventory, cluster_record.read(store), nodes.master(), running)
 

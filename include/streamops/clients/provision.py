@@ -16,7 +16,13 @@ from botocore.awsrequest import AWSRequest
 from botocore.config import Config
 from botocore.credentials import Credentials
 from botocore.exceptions import BotoCoreError, ClientError
+from influxdb_client.client.influxdb_client import InfluxDBClient
+from influxdb_client.domain.authorization import Authorization
+from influxdb_client.domain.permission import Permission
+from influxdb_client.domain.permission_resource import PermissionResource
+from influxdb_client.rest import ApiException
 from pydantic import SecretStr
+from urllib3.exceptions import HTTPError
 
 from streamops.model.errors import StreamOpsError, UnreachableError
 from streamops.settings import BucketSettings, Settings
@@ -225,32 +231,42 @@ def ensure_influx_writer(settings: Settings, known: str = "") -> str:
         UnreachableError: InfluxDB does not answer (yet), or not as expected.
     """
 
-    def client(token: str) -> httpx.Client:
-        headers = {"Authorization": f"Token {token}"}
-        return httpx.Client(base_url=settings.influx_url, headers=headers, timeout=10, trust_env=False)
+    def client(token: str) -> InfluxDBClient:
+        return InfluxDBClient(settings.influx_url, token, timeout=10_000, org=settings.influx_org)
 
     try:
-        with client(known) as writer:
-            if known and writer.get("/api/v2/buckets").status_code != httpx.codes.UNAUTHORIZED:
-                return known
+        if known and _is_known(client(known)):
+            return known
         with client(settings.influx_token.get_secret_value()) as everything:
-            asked = {"name": settings.influx_bucket, "org": settings.influx_org}
-            bucket = everything.get("/api/v2/buckets", params=asked).raise_for_status().json()["buckets"][0]
-            resource = {"type": "buckets", "id": bucket["id"], "orgID": bucket["orgID"]}
-            wanted = {
-                "orgID": bucket["orgID"],
-                "description": _WRITER,
-                "permissions": [{"action": "write", "resource": resource}],
-            }
-            listed = everything.get("/api/v2/authorizations").raise_for_status().json()["authorizations"]
-            made: str = everything.post("/api/v2/authorizations", json=wanted).raise_for_status().json()["token"]
-            for lost in (item for item in listed if item["description"] == _WRITER):
-                everything.delete(f"/api/v2/authorizations/{lost['id']}").raise_for_status()
-            return made
-    except (httpx.HTTPError, ValueError, LookupError) as error:
+            tokens, buckets = everything.authorizations_api(), everything.buckets_api()
+            bucket = buckets.find_bucket_by_name(settings.influx_bucket)
+            if bucket is None:
+                raise UnreachableError(f"InfluxDB at {settings.influx_url} has no bucket {settings.influx_bucket} yet.")
+            place = PermissionResource(type="buckets", id=bucket.id, org_id=bucket.org_id)  # type: ignore[no-untyped-call]
+            lost = [token for token in tokens.find_authorizations() if token.description == _WRITER]
+            permissions = [Permission(action="write", resource=place)]  # type: ignore[no-untyped-call]
+            made = tokens.create_authorization(
+                authorization=Authorization(org_id=bucket.org_id, description=_WRITER, permissions=permissions)  # type: ignore[no-untyped-call]
+            )
+            for token in lost:
+                tokens.delete_authorization(token)
+            return str(made.token)
+    except (ApiException, HTTPError) as error:
         raise UnreachableError(
             f"InfluxDB at {settings.influx_url} did not answer ({type(error).__name__}); see its log."
         ) from error
+
+
+def _is_known(client: InfluxDBClient) -> bool:
+    """Whether InfluxDB knows the client's token."""
+    with client:
+        try:
+            client.buckets_api().find_buckets(limit=1)  # type: ignore[no-untyped-call]
+        except ApiException as error:
+            if error.status == httpx.codes.UNAUTHORIZED:
+                return False
+            raise
+    return True
 
 
 def ensure_influx(settings: Settings, user: str, password: str) -> bool:

@@ -79,12 +79,15 @@ def shares(inventory: Inventory, master: Master, status: DriverStatus, definitio
 
 
 def view(
-    inventory: Inventory, record: ClusterRecord, master: Master, running: Mapping[str, tuple[DriverStatus, Definition]]
+    inventory: Inventory,
+    record: ClusterRecord,
+    master: Master,
+    running: Mapping[str, tuple[DriverStatus, Definition | None]],
 ) -> View:
     """Put together what there is.
 
     Args:
-        running: by job, what its driver says and what it runs, as far as drivers have said anything.
+        running: by job, what its driver says and what it runs, as far as either can be read.
     """
     drivers = {status.driver: job for job, (status, _) in running.items()}
     wanted = record.wanted(inventory)
@@ -116,7 +119,7 @@ def view(
             )
         )
     state = _state(record, master, len(here) == len(wanted))
-    placed = {job: shares(inventory, master, *found) for job, found in running.items()}
+    placed = {job: shares(inventory, master, told, runs) for job, (told, runs) in running.items() if runs}
     version = f"Spark {inventory.spark}" if inventory.spark else ""
     return View(state, version, len(here), len(wanted), tuple(members), placed, record.jobs)
 
