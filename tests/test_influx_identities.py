@@ -120,3 +120,13 @@ def test_the_token_that_may_do_everything_is_on_no_node(layout: Layout, everythi
     assert not [path for path in layout.node.rglob("*") if path.is_file() and secret in path.read_text()]
     assert "INFLUX_USER" not in read_pairs(layout.node / "node.env")
     assert layout.influx_writer.stat().st_mode & 0o077 == 0
+
+
+def test_a_sinks_secret_that_a_person_adds_on_a_node_stays_over_starts(layout: Layout) -> None:
+    path, pairs = layout.node / "node.env", read_pairs(layout.env_file)
+    path.write_text(f"{path.read_text()}OTHER_TOKEN=theirs\nINFLUX_USER=of an older release\n")
+    configure.node(layout, pairs)
+    found = read_pairs(path)
+    assert found["OTHER_TOKEN"] == "theirs"
+    assert "INFLUX_USER" not in found
+    assert found["INFLUX_TOKEN"] == layout.influx_writer.read_text()

@@ -116,18 +116,8 @@ def node(layout: Layout, pairs: dict[str, str]) -> None:
     """What every machine has that runs a Spark worker, or submits to one."""
     layout.node.mkdir(parents=True, exist_ok=True)
     submitter(layout)
-    here = ("KAFKA_BOOTSTRAP_SERVERS", "S3_ENDPOINT", "S3_BUCKET")
-    influx = ("INFLUX_URL", "INFLUX_ORG", "INFLUX_BUCKET")
-    # What drivers and executors are at the servers: no other identity is known on a node. Before the first start of
-    # InfluxDB there is no token yet, and no driver either.
-    jobs = {"S3_ACCESS_KEY": pairs["S3_JOBS_ACCESS_KEY"], "S3_SECRET_KEY": pairs["S3_JOBS_SECRET_KEY"]}
-    jobs["INFLUX_TOKEN"] = layout.influx_writer.read_text() if layout.influx_writer.is_file() else ""
-    wanted = {key: pairs[key] for key in (*here, *influx)} | jobs
-    private = layout.node / "node.env"
-    known = pairs | wanted
-    added = {key: value for key, value in read_pairs(private).items() if key not in known}  # of sinks
-    write_private(private, render_pairs("Private: what drivers on this node may reach.", added | wanted))
-    keys = f"aws_access_key_id = {jobs['S3_ACCESS_KEY']}\naws_secret_access_key = {jobs['S3_SECRET_KEY']}\n"
+    node_env(layout, pairs)
+    keys = f"aws_access_key_id = {pairs['S3_JOBS_ACCESS_KEY']}\naws_secret_access_key = {pairs['S3_JOBS_SECRET_KEY']}\n"
     write_private(layout.node / "credentials", f"[default]\n{keys}")
     s3a = {
         "endpoint": pairs["S3_ENDPOINT"],
@@ -143,6 +133,21 @@ def node(layout: Layout, pairs: dict[str, str]) -> None:
     (layout.node / "spark-defaults.conf").write_text(f"# No secret here: this travels to command lines.\n{lines}")
     (layout.node / "log4j2.properties").write_text(_LOGGING)
     refresh(layout)
+
+
+def node_env(layout: Layout, pairs: dict[str, str]) -> None:
+    """What drivers and executors are at the servers: no other identity is known on a node.
+
+    Before the first start of InfluxDB there is no token yet, and no driver either. What a person added, which sinks
+    name as their secrets, stays.
+    """
+    places = ("KAFKA_BOOTSTRAP_SERVERS", "S3_ENDPOINT", "S3_BUCKET", "INFLUX_URL", "INFLUX_ORG", "INFLUX_BUCKET")
+    wanted = {key: pairs[key] for key in places}
+    wanted |= {"S3_ACCESS_KEY": pairs["S3_JOBS_ACCESS_KEY"], "S3_SECRET_KEY": pairs["S3_JOBS_SECRET_KEY"]}
+    wanted["INFLUX_TOKEN"] = layout.influx_writer.read_text() if layout.influx_writer.is_file() else ""
+    path, known = layout.node / "node.env", pairs | wanted
+    added = {key: value for key, value in read_pairs(path).items() if key not in known}
+    write_private(path, render_pairs("Private: what drivers on this node may reach.", added | wanted))
 
 
 def submitter(layout: Layout) -> None:

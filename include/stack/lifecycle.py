@@ -185,7 +185,7 @@ def _start_all(layout: Layout, supervisor: Supervisor, say: Say) -> None:
 
     def influxd() -> str:
         server("influxd", ready.influxd, 90)
-        configure.node(layout, read_pairs(layout.env_file))
+        configure.node_env(layout, read_pairs(layout.env_file))
         return "influxd"
 
     def spark() -> str:
