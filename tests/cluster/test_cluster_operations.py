@@ -347,15 +347,20 @@ def test_a_job_that_cannot_continue_is_told_before_any_is_brought_back(rig: Rig)
     assert rig.recount("a")
 
 
+def marked_failed(rig: Rig, asked: Request, when: str) -> None:
+    """A run that dies before or after the first submission, is marked failed, and whose teardowns do their part."""
+    with pytest.raises(Killed):
+        rig.tasks(rig.engine(killer("submit_jobs", when)), asked, rig.owner(), "marked")
+    engine = rig.engine()
+    engine.fail(CLUSTER, "marked", "the run was marked failed")
+    engine.undo(CLUSTER, "marked")
+    engine.release(CLUSTER, "marked")
+
+
 @pytest.mark.full
 def test_what_a_restart_that_fails_has_named_and_not_submitted_is_started_by_reconciliation(rig: Rig) -> None:
     asked = prepared(rig, "restart_cluster")
-    with pytest.raises(Killed):
-        rig.tasks(rig.engine(killer("submit_jobs", "before")), asked, rig.owner(), "marked")
-    left_alone = rig.engine()
-    left_alone.fail(CLUSTER, "marked", "the run was marked failed")
-    left_alone.undo(CLUSTER, "marked")
-    left_alone.release(CLUSTER, "marked")
+    marked_failed(rig, asked, "before")
     Reconciler(rig.engine(), rig.owner(), rig.said.append, look_s=0.5).run()
     checks.writes_alone(rig)
     rig.commits_more(windows=1)
@@ -366,12 +371,7 @@ def test_what_a_restart_that_fails_has_named_and_not_submitted_is_started_by_rec
 def test_a_restart_that_fails_when_the_jobs_are_started_leaves_a_cluster_that_runs(rig: Rig) -> None:
     """Reconciliation looks after no job, and nothing can be scaled, while a cluster is starting."""
     asked = prepared(rig, "restart_cluster")
-    with pytest.raises(Killed):
-        rig.tasks(rig.engine(killer("submit_jobs", "after")), asked, rig.owner(), "marked")
-    engine = rig.engine()
-    engine.fail(CLUSTER, "marked", "the run was marked failed")
-    engine.undo(CLUSTER, "marked")
-    engine.release(CLUSTER, "marked")
+    marked_failed(rig, asked, "after")
     record = cluster_record.read(rig.store)
     assert (record.state, record.jobs) == ("running", ())
     run(rig, "scale_cluster", size=3)
