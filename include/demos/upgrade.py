@@ -377,7 +377,7 @@ def summary(report: dict[str, Any]) -> list[str]:
     kept = report["scheduled"]
     goes = [item["name"] for item in kept["verdicts"] if not item["keep"]]
     lines.append(f"snapshots  {', '.join(kept['taken'])} were taken by themselves")
-    lines.append(f"  kept     all; if only the last one were: without {', '.join(goes) or 'none of them'}")
+    lines.append(f"  rule     'keep the last one' would remove {', '.join(goes) or 'none'}; nothing was removed")
     if late := report["lateness"]:
         lines.append(f"lateness   p50 {late['p50']:.1f} s, p99 {late['p99']:.1f} s, apart from the upgrade")
     for item in recount["measurements"]:

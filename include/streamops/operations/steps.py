@@ -525,7 +525,7 @@ HAND_OVER = Step("hand_over", "switch", "Give the lease to the new driver and le
 SUBMIT_COLD = Step(
     "submit_cold",
     "submit_after_stop",
-    "Submit a driver that was not to warm up, or had no room to, supervised by the master",
+    "Submit the new driver, unless it is warm and runs already",
     submit_cold,
     submits=True,
 )
