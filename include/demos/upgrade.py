@@ -127,9 +127,12 @@ class Demo:
             gaps = self.gaps(before, after, stages)
             self.traffic("v2", self.options.traffic_after_s, watcher)
             kept = self._scheduled(runbooks)
+            taken = self._take_over(runbooks, watcher)
+            if taken["operation"]:
+                self.traffic("v3", self.options.traffic_after_s, watcher)
             with self.story.part("Recount: compute everything again from the topic, and compare"):
                 recount = recount_job(self.settings, self.store, JOB)
-            return self._report(dashboard, watcher, operation, gaps, rate, recount) | {"scheduled": kept}
+            return self._report(dashboard, watcher, operation, gaps, rate, recount, taken) | {"scheduled": kept}
 
     def wait_for_trades(self) -> None:
         """Wait until trades arrive."""
@@ -139,8 +142,8 @@ class Demo:
 
     def publish(self) -> None:
         """Publish both versions; what is published already stays as it is."""
-        with self.story.part(f"Publish {JOB} v1 and v2"):
-            for version in ("v1", "v2"):
+        with self.story.part(f"Publish {JOB} v1, v2 and v3"):
+            for version in ("v1", "v2", "v3"):
                 done = artifacts.publish(self.store, self.options.directory, version)
                 self.say(f"  {version}: sha256 {done.artifact_sha256[:12]}, {done.size:,} bytes")
 
@@ -245,6 +248,30 @@ class Demo:
                 self.say(f"  {item['name']}: {'kept' if item['keep'] else 'would be removed'}, {item['why']}")
         return {"taken": taken, "verdicts": decided}
 
+    def _take_over(self, runbooks: Runbooks, watcher: Watcher) -> dict[str, Any]:
+        """Upgrade to v3 without a gap, and what that was like. ``operation`` is None if v3 did not take over.
+
+        Raises:
+            StreamOpsError: it failed after it had begun to write.
+        """
+        before = {name: longest_pause(watcher.seen(name), _now() - 30_000, _now()) for name in MEASUREMENTS}
+        told: dict[str, Any] = {"operation": None, "from": "v2", "to": "v3", "undisturbed": before, "began_ms": _now()}
+        title = "Upgrade to v3, all in real time, which runs beside v2 and takes over (runbook upgrade_job, gapless)"
+        with self.story.part(title):
+            asked = {"snapshot": self.free_name("Gapless-"), "probation_s": self.options.probation_s}
+            try:
+                done = self.run(runbooks, "upgrade_job", version="v3", strategy="gapless", **asked)
+            except StreamOpsError as error:
+                record = self.record()
+                if (record.version, record.desired) != ("v2", "running"):
+                    raise
+                self.say(f"  v3 did not take over, and v2 runs on as if nothing had been: {error}")
+                return told | {"reason": str(error), "ended_ms": _now()}
+        switch, ended = _ms(done.steps["hand_over"].started), _ms(done.updated)
+        pauses = {name: longest_pause(watcher.seen(name), switch - 5_000, ended) for name in MEASUREMENTS}
+        told |= {"operation": done.id, "snapshot": done.snapshot, "switch_ms": switch, "ended_ms": ended}
+        return told | {"pauses": pauses, "steps": _steps(done)}
+
     def free_name(self, stem: str) -> str:
         """A snapshot name that is not taken."""
         taken = {manifest.name for manifest in snapshots.list(self.store, JOB)}
@@ -273,6 +300,7 @@ class Demo:
         gaps: dict[str, gap.Gap],
         rate: float,
         recount: Report,
+        taken: dict[str, Any],
     ) -> dict[str, Any]:
         switch = _ms(operation.steps["request_stop"].started)
         back = max(_ms(item.first) for item in gaps.values() if item.first)
@@ -284,7 +312,9 @@ class Demo:
         begun = switch - 15_000  # new stages start at the snapshot, whose windows end before the switch
         late = latenesses(seen)
         shown = [(at, value) for at, value in late if at >= first]  # before: what had waited for the deployment
-        steady = [value for at, value in shown if not switch - AROUND_S * 1000 <= at <= back + AROUND_S * 1000]
+        around = range(switch - AROUND_S * 1000, back + AROUND_S * 1000)
+        steady = [value for at, value in shown if at not in around and at < taken["began_ms"]]
+        live = [value for at, value in shown if taken["operation"] and at > taken["ended_ms"]]
         name = operation.snapshot
         manifest = next(item for item in snapshots.list(self.store, JOB) if item.name == name)
         return {
@@ -310,6 +340,7 @@ class Demo:
                 "steps": _steps(operation),
             },
             "recount": recount.model_dump(mode="json"),
+            "takeover": {**taken, "lateness": (after := spread(live)) and vars(after)},
             "lateness": (found := spread(steady)) and vars(found),
             "series": {
                 "avg_1s": {name: dashboard.series("avg_1s", first, last + 1, name) for name in SYMBOLS},
@@ -378,8 +409,11 @@ def summary(report: dict[str, Any]) -> list[str]:
     goes = [item["name"] for item in kept["verdicts"] if not item["keep"]]
     lines.append(f"snapshots  {', '.join(kept['taken'])} were taken by themselves")
     lines.append(f"  rule     'keep the last one' would remove {', '.join(goes) or 'none'}; nothing was removed")
+    lines += list(_takeover(report["takeover"]))
     if late := report["lateness"]:
-        lines.append(f"lateness   p50 {late['p50']:.1f} s, p99 {late['p99']:.1f} s, apart from the upgrade")
+        lines.append(
+            f"lateness   p50 {late['p50']:.1f} s, p99 {late['p99']:.1f} s in v1 and v2, apart from the upgrade"
+        )
     for item in recount["measurements"]:
         lines.append(
             f"recount    {item['measurement']}: {item['expected']:,} points expected, {item['missing']} missing, "
@@ -387,6 +421,24 @@ def summary(report: dict[str, Any]) -> list[str]:
         )
     lines.append(f"           {'CLEAN' if recount['clean'] else 'NOT CLEAN'}: {recount['reason']}")
     return lines
+
+
+def _takeover(taken: dict[str, Any]) -> Iterator[str]:
+    """What the upgrade without a gap was like."""
+    way = f"{taken['from']} to {taken['to']}"
+    if taken["operation"] is None:
+        yield f"gapless    {way} did not take over; {taken['from']} ran on: {taken['reason']}"
+        return
+    yield f"gapless    {way} through {taken['snapshot']}, {(taken['ended_ms'] - taken['began_ms']) / 1000:.0f} s in all"
+    for name, pause in taken["pauses"].items():
+        alone = taken["undisturbed"][name]
+        yield f"  felt     {_seconds(pause)} without a new point of {name}; {_seconds(alone)} before, undisturbed"
+    if late := taken["lateness"]:
+        yield f"  late     p50 {late['p50']:.2f} s, p99 {late['p99']:.2f} s in {taken['to']}"
+
+
+def _seconds(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.1f} s"
 
 
 def _steps(operation: Operation) -> list[dict[str, Any]]:
@@ -415,6 +467,10 @@ def until(done: Callable[[], bool], deadline_s: float, otherwise: str) -> None:
     """Wait for a condition. Raises StreamOpsError with the text given when it does not come in time."""
     if not waiting.until(done, deadline_s, 0.5):
         raise StreamOpsError(otherwise)
+
+
+def _now() -> int:
+    return int(time.time() * 1000)
 
 
 def _ms(moment: datetime) -> int:

@@ -69,6 +69,9 @@ def test_the_demo_tells_its_story(traffic: Settings, tmp_path: Path) -> None:
     assert {"await_stop", "export_and_restore", "hand_over"} <= {step["name"] for step in upgrade["steps"]}
     assert all(report["series"]["avg_1s"][symbol] for symbol in ("AAPL", "MSFT", "AMZN"))
     assert report["series"]["vol_1s"][0][0] >= upgrade["switch_ms"] - 60_000
+    taken = report["takeover"]
+    assert taken["operation"], taken["reason"]
+    assert taken["pauses"].keys() == {"avg_1s", "avg_1m", "vol_1s"}
     assert any("CLEAN" in line for line in summary(report))
     first, second = report["scheduled"]["taken"]
     kept = {item["name"]: item["keep"] for item in report["scheduled"]["verdicts"]}

@@ -63,6 +63,13 @@ def sample_report() -> dict[str, Any]:
             "clean": True, "reason": "all 12345 points are as the ledger says", "events": 1_500_000,
             "measurements": [measured("avg_1s", "avg_1s", 15_000, 100), measured("vol_1s", "vol_1s", 88, 1)],
         },
+        "takeover": {
+            "operation": "upgrade_job-89abcdef0123", "from": "v2", "to": "v3", "snapshot": "Gapless-2",
+            "began_ms": T0 + 40_000, "switch_ms": T0 + 70_000, "ended_ms": T0 + 75_000,
+            "undisturbed": {"avg_1s": 1.1, "avg_1m": 1.2, "vol_1s": None},
+            "pauses": {"avg_1s": 1.37, "avg_1m": 1.4, "vol_1s": 1.5},
+            "lateness": {"count": 15, "p50": 0.31, "p99": 0.47, "worst": 0.5},
+        },
         "lateness": {"count": 140, "p50": 2.6, "p99": 3.4, "worst": 8.0},
         "series": {
             "avg_1s": {"AAPL": series(-60, 19_000), "MSFT": series(-60, 42_000, 5), "AMZN": series(-60, 18_000, 3)},

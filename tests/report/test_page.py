@@ -18,6 +18,18 @@ def test_page_shows_the_values_of_the_report():
     assert "15,000" in html  # points of avg_1s
 
 
+def test_the_upgrade_without_a_gap_is_compared_with_what_was_before():
+    report = sample_report()
+    html = page(report)
+    assert "<td>avg_1s</td><td>1.1 s</td><td>1.4 s</td>" in html
+    assert "within 0.31 s" in html
+    assert html.count("v3 took over while v2 ran") == 5  # in three prices, volume and lateness
+    report["takeover"] = {"operation": None, "reason": "it took longer than <600> s"}
+    html = page(report)
+    assert "v2 ran on as if nothing had been: it took longer than &lt;600&gt; s" in html
+    assert "v3 took over while v2 ran" not in html
+
+
 def test_page_fetches_nothing():
     html = page(sample_report())
     assert not re.findall(r"(?:src|href|url\()\s*=?\s*[\"']?(?:https?:)?//", html)

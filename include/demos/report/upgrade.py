@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -22,14 +22,18 @@ def page(report: Mapping[str, Any]) -> str:
     upgrade = report["upgrade"]
     switch = upgrade["switch_ms"]
     x = (parts.rel(report["shown_from_ms"], switch), parts.rel(report["shown_to_ms"], switch))
-    mark = Mark(0.0, parts.rel(upgrade["back_ms"], switch), "the switch: v1 asked to stop until v2 committed")
+    marks = [Mark(0.0, parts.rel(upgrade["back_ms"], switch), "the switch: v1 asked to stop until v2 committed")]
+    if report["takeover"]["operation"]:
+        at = parts.rel(report["takeover"]["switch_ms"], switch)
+        marks.append(Mark(at, at, "v3 took over while v2 ran"))
     sections = (
         _head(report),
         _cards(report),
-        _prices(report, switch, x, mark),
-        _volume(report, switch, x, mark),
-        _lateness(report, switch, x, mark),
+        _prices(report, switch, x, marks),
+        _volume(report, switch, x, marks),
+        _lateness(report, switch, x, marks),
         _steps(report),
+        _takeover(report["takeover"]),
         _gaps(report),
         parts.recount(report),
         parts.foot(report, "demo-report.json"),
@@ -65,13 +69,14 @@ def _cards(report: Mapping[str, Any]) -> str:
             "longest time without a new point of avg_1s, around the upgrade",
             "",
         ),
+        *_felt(report["takeover"]),
         (parts.size(upgrade["snapshot_bytes"]), f"in snapshot {upgrade['snapshot']}", ""),
         parts.counted(report),
     ]
     return parts.cards(cards)
 
 
-def _prices(report: Mapping[str, Any], switch: int, x: tuple[float, float], mark: Mark) -> str:
+def _prices(report: Mapping[str, Any], switch: int, x: tuple[float, float], marks: Sequence[Mark]) -> str:
     series = report["series"]
     stack = [
         Panel(
@@ -90,22 +95,22 @@ def _prices(report: Mapping[str, Any], switch: int, x: tuple[float, float], mark
         "(shaded) without a hole: every second has its point, because the new version continued from the old one's "
         "state and the trades waited in Kafka. The thicker line is the average of the last minute, which only v2 "
         "computes. It begins where v2 began to count; its first minute covers less than sixty seconds of trades.",
-        panels(stack, x, x_label=_X, marks=[mark]),
+        panels(stack, x, x_label=_X, marks=marks),
     )
 
 
-def _volume(report: Mapping[str, Any], switch: int, x: tuple[float, float], mark: Mark) -> str:
+def _volume(report: Mapping[str, Any], switch: int, x: tuple[float, float], marks: Sequence[Mark]) -> str:
     line = Line("vol_1s", parts.line(report["series"]["vol_1s"], switch, 1), "c", BREAK_S)
     return parts.figure(
         "Traded volume per second, new in v2",
         "The number of shares traded in each second over all symbols. It appears with v2, with state of its own that "
         "started empty at the trade where the snapshot was taken. The first second is partial for that reason: it "
         "counts only the trades after that point, and the recount expects exactly those.",
-        panels([Panel("All symbols", "shares", [line], zero=True)], x, x_label=_X, marks=[mark]),
+        panels([Panel("All symbols", "shares", [line], zero=True)], x, x_label=_X, marks=marks),
     )
 
 
-def _lateness(report: Mapping[str, Any], switch: int, x: tuple[float, float], mark: Mark) -> str:
+def _lateness(report: Mapping[str, Any], switch: int, x: tuple[float, float], marks: Sequence[Mark]) -> str:
     spread = report["lateness"]
     line = Line("avg_1s", [(parts.rel(at, switch), late) for at, late in report["series"]["lateness"]], "a", BREAK_S)
     numbers = (
@@ -119,8 +124,8 @@ def _lateness(report: Mapping[str, Any], switch: int, x: tuple[float, float], ma
         "The time between the end of a second and the moment when its average could first be read from InfluxDB, "
         "which is what someone in front of a dashboard feels. "
         f"{numbers}The peak is the upgrade: points of the seconds in which no version was writing come all at once, "
-        "as soon as the new one takes over.",
-        panels([Panel("Lateness", "s", [line], zero=True)], x, x_label=f"window end, {_X}", marks=[mark]),
+        "as soon as the new one takes over. The line beyond it is where v3 took over, whose results are in real time.",
+        panels([Panel("Lateness", "s", [line], zero=True)], x, x_label=f"window end, {_X}", marks=marks),
     )
 
 
@@ -145,6 +150,42 @@ def _steps(report: Mapping[str, Any]) -> str:
         "waits, warm, while the old version still works. Only the shaded steps lie between the old version's last "
         "write and the new version's first one.",
         timeline(bars, title="Steps of the upgrade", x_label="seconds from the request"),
+    )
+
+
+def _felt(taken: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """The card of the upgrade without a gap."""
+    if taken["operation"] is None:
+        return []
+    pause, alone = taken["pauses"]["avg_1s"], taken["undisturbed"]["avg_1s"]
+    text = f"longest time without a new point of avg_1s as v3 took over; {parts.seconds(alone)} before, undisturbed"
+    return [(parts.seconds(pause), text, "")]
+
+
+def _takeover(taken: Mapping[str, Any]) -> str:
+    """The upgrade without a gap: what somebody at the chart felt."""
+    lead = (
+        "v3 computes the same in real time. It was started beside v2, read all that it needs without writing, and was "
+        "then given the right to write; v2 was never asked to stop."
+    )
+    if taken["operation"] is None:
+        told = f"v3 did not take over, and v2 ran on as if nothing had been: {taken['reason']}"
+        return f"<h2>The upgrade without a gap</h2><p class='soft'>{lead}</p><p>{escape(told)}</p>"
+    rows = "".join(
+        f"<tr><td>{escape(name)}</td><td>{parts.seconds(taken['undisturbed'][name])}</td>"
+        f"<td>{parts.seconds(pause)}</td></tr>"
+        for name, pause in taken["pauses"].items()
+    )
+    late = taken["lateness"]
+    after = (
+        f"<p>In v3 half of the points of avg_1s could be read within {late['p50']:.2f} s of the end of their second, "
+        f"and 99 of 100 within {late['p99']:.2f} s.</p>"
+        if late
+        else ""
+    )
+    return (
+        f"<h2>The upgrade without a gap</h2><p class='soft'>{lead} The longest time without a new point:</p>"
+        f"<table><tr><th>measurement</th><th>before, undisturbed</th><th>as v3 took over</th></tr>{rows}</table>{after}"
     )
 
 
