@@ -15,10 +15,10 @@ from demos.freshness import Watcher, latenesses, longest_pause
 from demos.upgrade import JOB, MEASUREMENTS, RATE, RUNBOOKS, SYMBOLS, TOPIC, Demo, Options, until
 from stack import lifecycle
 from stack.layout import Layout
-from stack.programs import Traffic
 from streamops.cli import console
 from streamops.cli.advice import LIVE_LATE_S
 from streamops.cli.progress import Progress
+from streamops.cli.story import pace
 from streamops.clients.airflow import Airflow
 from streamops.clients.dashboard import Dashboard
 from streamops.clients.kafka import Ledger
@@ -127,8 +127,8 @@ class Session:
 def session() -> Iterator[Session]:
     """Start the stack if needed, with trades at the demo's rate and both versions published."""
     settings = lifecycle.up(say=console.say)
-    lifecycle.generator_start(traffic=Traffic(rate=RATE))
-    demo = Demo(settings, Options(), console.say, lambda: Progress(console.out, live=False).show)
+    pace(RATE)
+    demo = Demo(settings, Options(), console.say, lambda: Progress(console.out, live=False).show, pace)
     with (
         closing(Dashboard(settings)) as dashboard,
         closing(Ledger(settings)) as ledger,

@@ -43,6 +43,8 @@ TOPIC = "trades"
 SYMBOLS = ("AAPL", "MSFT", "AMZN")
 MEASUREMENTS = ("avg_1s", "avg_1m", "vol_1s")
 RATE = 10_000
+CORES = 6  # that two versions at that rate, the servers and the generator take, with some to spare
+SLOWER = 1_000  # trades a second on a smaller machine, while two versions run
 RUNBOOKS = ("deploy_job", "start_job", "cancel_job", "upgrade_job", "schedule_job")
 RETENTION, BY_ITSELF = "apply_retention", "scheduled_snapshots"
 KEEP = {"last": 1}
@@ -88,15 +90,21 @@ class Demo:
         settings: the installation.
         say: receives lines for a person.
         progress: called for each runbook; what it returns is shown the steps as they proceed.
+        pace: has so many trades a second written from now on.
     """
 
     def __init__(
-        self, settings: Settings, options: Options, say: Callable[[str], None], progress: Callable[[], Show]
+        self,
+        settings: Settings,
+        options: Options,
+        say: Callable[[str], None],
+        progress: Callable[[], Show],
+        pace: Callable[[int], None],
     ) -> None:
         self.settings = settings
         self.options = options
         self.say = say
-        self.progress = progress
+        self.progress, self.pace = progress, pace
         self.store = ObjectStore(settings)
         self.story = Story(say)
 
@@ -125,9 +133,13 @@ class Demo:
                 raise UnhealthyError(f"{JOB} has no checkpoint to compare; read 'streamops jobs show {JOB}'.")
             stages = tuple(artifacts.load_manifest(self.store, JOB, "v2").definition.stages)
             gaps = self.gaps(before, after, stages)
-            self.traffic("v2", self.options.traffic_after_s, watcher)
+            beside = self.traffic("v2", self.options.traffic_after_s, watcher)
             kept = self._scheduled(runbooks)
-            taken = self._take_over(runbooks, watcher)
+            if machine()["cores"] < CORES:
+                self.say(f"\nTwo versions at this rate need {CORES} cores: {SLOWER:,} trades/s from now on.")
+                self.pace(SLOWER)
+                beside = self.traffic("v2", AROUND_S, watcher)
+            taken = self._take_over(runbooks, watcher, beside)
             if taken["operation"]:
                 self.traffic("v3", self.options.traffic_after_s, watcher)
             with self.story.part("Recount: compute everything again from the topic, and compare"):
@@ -248,7 +260,7 @@ class Demo:
                 self.say(f"  {item['name']}: {'kept' if item['keep'] else 'would be removed'}, {item['why']}")
         return {"taken": taken, "verdicts": decided}
 
-    def _take_over(self, runbooks: Runbooks, watcher: Watcher) -> dict[str, Any]:
+    def _take_over(self, runbooks: Runbooks, watcher: Watcher, rate: float) -> dict[str, Any]:
         """Upgrade to v3 without a gap, and what that was like. ``operation`` is None if v3 did not take over.
 
         Raises:
@@ -256,6 +268,7 @@ class Demo:
         """
         before = {name: longest_pause(watcher.seen(name), _now() - 30_000, _now()) for name in MEASUREMENTS}
         told: dict[str, Any] = {"operation": None, "from": "v2", "to": "v3", "undisturbed": before, "began_ms": _now()}
+        told["rate"] = round(rate, 1)
         title = "Upgrade to v3, all in real time, which runs beside v2 and takes over (runbook upgrade_job, gapless)"
         with self.story.part(title):
             asked = {"snapshot": self.free_name("Gapless-"), "probation_s": self.options.probation_s}
@@ -429,7 +442,8 @@ def _takeover(taken: dict[str, Any]) -> Iterator[str]:
     if taken["operation"] is None:
         yield f"gapless    {way} did not take over; {taken['from']} ran on: {taken['reason']}"
         return
-    yield f"gapless    {way} through {taken['snapshot']}, {(taken['ended_ms'] - taken['began_ms']) / 1000:.0f} s in all"
+    took = (taken["ended_ms"] - taken["began_ms"]) / 1000
+    yield f"gapless    {way} through {taken['snapshot']} at {taken['rate']:,.0f} trades/s, {took:.0f} s in all"
     for name, pause in taken["pauses"].items():
         alone = taken["undisturbed"][name]
         yield f"  felt     {_seconds(pause)} without a new point of {name}; {_seconds(alone)} before, undisturbed"

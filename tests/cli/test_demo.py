@@ -14,7 +14,7 @@ from demos.upgrade import JOB, MEASUREMENTS, RATE, Demo, Options, summary, write
 from runbooks import at_work
 from stack import lifecycle
 from streamops import snapshots
-from streamops.cli.story import start_stack
+from streamops.cli.story import pace, start_stack
 from streamops.clients.airflow import Airflow
 from streamops.operations.follow import Runbooks
 from streamops.operations.follow import request as asked
@@ -46,7 +46,7 @@ def told(settings: Settings, directory: Path) -> tuple[dict, list[str]]:
     lines: list[str] = []
     options = Options(traffic_before_s=8, traffic_after_s=10, probation_s=5, report=directory)
     with at_work(settings, "scheduled_snapshots"):
-        report = Demo(settings, options, lines.append, lambda: lambda steps: None).tell()
+        report = Demo(settings, options, lines.append, lambda: lambda steps: None, pace).tell()
     data, page = write(report, directory)
     assert json.loads(data.read_text()) == json.loads(json.dumps(report))
     assert report["upgrade"]["snapshot"] in page.read_text()
@@ -82,7 +82,7 @@ def test_the_demo_tells_its_story(traffic: Settings, tmp_path: Path) -> None:
 @pytest.mark.long
 def test_the_cluster_demo_tells_its_story(traffic: Settings, tmp_path: Path) -> None:
     quiet_s = 5.0
-    base = Demo(traffic, Options(report=tmp_path), lambda line: None, lambda: lambda steps: None)
+    base = Demo(traffic, Options(report=tmp_path), lambda line: None, lambda: lambda steps: None, pace)
     report = elasticity.Elasticity(base, traffic_s=5, quiet_s=quiet_s).tell()
     _, page = write(report, tmp_path, elasticity.NAME, elasticity_page.page)
     assert report["recount"]["clean"], report["recount"]

@@ -64,7 +64,7 @@ def sample_report() -> dict[str, Any]:
             "measurements": [measured("avg_1s", "avg_1s", 15_000, 100), measured("vol_1s", "vol_1s", 88, 1)],
         },
         "takeover": {
-            "operation": "upgrade_job-89abcdef0123", "from": "v2", "to": "v3", "snapshot": "Gapless-2",
+            "operation": "upgrade_job-89abcdef0123", "from": "v2", "to": "v3", "snapshot": "Gapless-2", "rate": 1000.4,
             "began_ms": T0 + 40_000, "switch_ms": T0 + 70_000, "ended_ms": T0 + 75_000,
             "undisturbed": {"avg_1s": 1.1, "avg_1m": 1.2, "vol_1s": None},
             "pauses": {"avg_1s": 1.37, "avg_1m": 1.4, "vol_1s": 1.5},

@@ -24,7 +24,7 @@ def test_the_upgrade_without_a_gap_is_compared_with_what_was_before():
     assert "<td>avg_1s</td><td>1.1 s</td><td>1.4 s</td>" in html
     assert "within 0.31 s" in html
     assert html.count("v3 took over while v2 ran") == 5  # in three prices, volume and lateness
-    report["takeover"] = {"operation": None, "reason": "it took longer than <600> s"}
+    report["takeover"] = {"operation": None, "rate": 1000.4, "reason": "it took longer than <600> s"}
     html = page(report)
     assert "v2 ran on as if nothing had been: it took longer than &lt;600&gt; s" in html
     assert "v3 took over while v2 ran" not in html

@@ -166,7 +166,8 @@ def _takeover(taken: Mapping[str, Any]) -> str:
     """The upgrade without a gap: what somebody at the chart felt."""
     lead = (
         "v3 computes the same in real time. It was started beside v2, read all that it needs without writing, and was "
-        "then given the right to write; v2 was never asked to stop."
+        "then given the right to write; v2 was never asked to stop. "
+        f"{number(round(taken['rate']))} trades a second came meanwhile."
     )
     if taken["operation"] is None:
         told = f"v3 did not take over, and v2 ran on as if nothing had been: {taken['reason']}"

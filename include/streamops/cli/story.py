@@ -49,7 +49,7 @@ def demo(
         return
     settings = start_stack()
     options = upgrade.Options(traffic_before, traffic_after)
-    base = upgrade.Demo(settings, options, console.say, lambda: Progress(console.out, live=False).show)
+    base = upgrade.Demo(settings, options, console.say, lambda: Progress(console.out, live=False).show, pace)
     if told is Told.ELASTICITY:
         report = elasticity.Elasticity(base).tell()
         written = upgrade.write(report, options.report, elasticity.NAME, elasticity_page.page)
@@ -112,9 +112,16 @@ def _transactions() -> None:
 def start_stack() -> Settings:
     """Have the local stack running with the trade generator, at the demo's rate."""
     from stack import lifecycle
-    from stack.programs import Traffic
 
     console.say("== Start the stack")
     settings = lifecycle.up(say=console.say)
-    lifecycle.generator_start(traffic=Traffic(rate=upgrade.RATE))
+    pace(upgrade.RATE)
     return settings
+
+
+def pace(rate: int) -> None:
+    """Have the generator write so many trades a second."""
+    from stack import lifecycle
+    from stack.programs import Traffic
+
+    lifecycle.generator_start(traffic=Traffic(rate=rate))
