@@ -142,6 +142,7 @@ class Demo:
             taken = self._take_over(runbooks, watcher, beside)
             if taken["operation"]:
                 self.traffic("v3", self.options.traffic_after_s, watcher)
+            self.pace(RATE)
             with self.story.part("Recount: compute everything again from the topic, and compare"):
                 recount = recount_job(self.settings, self.store, JOB)
             return self._report(dashboard, watcher, operation, gaps, rate, recount, taken) | {"scheduled": kept}
