@@ -1,9 +1,12 @@
 """A short run of every stage before the real one: loads classes, compiles plans, opens connections.
 
-Each stage runs as a stream over the last moment of its sources, with a checkpoint of its own that is removed
-afterwards. Nothing is written to its sinks. A real-time stage runs in real time alone, as it will when it continues
-what was committed a moment ago; its results go into a topic that is removed as well. Each further round continues from
-the checkpoint, so that loading state is warm as well. The first real batch then finds driver and executors warm.
+Each stage runs as a stream over what comes, with a checkpoint of its own that is removed afterwards. Nothing is written
+to its sinks. A real-time stage runs in real time alone, as it will when it continues what was committed a moment ago;
+its results go into a topic that is removed as well. Each further round continues from the checkpoint, so that loading
+state is warm as well. The first real batch then finds driver and executors warm.
+
+A stage is warm when its batches get no quicker any more. One comes after the other, so that the version that runs has
+most of the machine meanwhile; what is compiled for one helps the next.
 """
 
 from __future__ import annotations
@@ -13,8 +16,8 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import confluent_kafka
@@ -24,7 +27,7 @@ from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 from pyspark.sql.types import NumericType
 
 from streamops.clients.kafka import Ledger
-from streamops.model.definitions import Definition, Kafka, Source
+from streamops.model.definitions import Definition, Source
 from streamops.model.errors import StreamOpsError
 from streamops.settings import Settings
 from streamops.spark import checkpoints
@@ -33,26 +36,24 @@ from streamops.store.object_store import ObjectStore
 from streamops_runtime.code import StageFunction
 from streamops_runtime.gate import StopAtBoundary
 from streamops_runtime.results import encoded
-from streamops_runtime.sources import accepted, kafka_stream, schema_of
+from streamops_runtime.sources import accepted, schema_of
 from streamops_runtime.stages import to_topic
 from streamops_runtime.streams import Places, raw_stream
 
-RECENT_MS = 1000
-LIMIT_S = 30.0  # on a machine that also runs the version to be replaced
+LIMIT_S = 90.0  # in all, on a machine that also runs the version to be replaced
 LIVE_BATCH = "5 seconds"  # in real time
-_MANY, _FEW = 100, 4  # batches of a stage
-_INVENTED = 200  # records
+FASTER = 1.25  # times what was read a second before: there is still something to compile
+_LEAST = 2  # batches
+_LOOK_S = 0.25
+_INVENTED = 2000  # records
 
 log = logging.getLogger("warmup")
 W = TypeVar("W", DataStreamWriter, DataFrameWriter)
 
 
-@dataclass(frozen=True)
-class _End:
-    """When the queries of a round end: all of them soon, or each after so many batches."""
-
-    batches: int
-    come: threading.Event = field(default_factory=threading.Event)
+def is_warm(rates: Sequence[float]) -> bool:
+    """Whether the last batch was hardly quicker than those before it: rows a second of each, in their order."""
+    return len(rates) >= _LEAST and rates[-1] <= FASTER * max(rates[:-1])
 
 
 @dataclass(frozen=True)
@@ -73,24 +74,25 @@ class WarmUp:
     launch: str
 
     def run(self, rounds: int = 1) -> None:
-        """Run all stages at once; what goes wrong here is logged and otherwise of no consequence.
+        """Run the stages one after the other; what goes wrong here is logged and otherwise of no consequence.
 
         Args:
-            rounds: the first lasts ``LIMIT_S`` seconds and the batch after it at most, each other a few batches.
+            rounds: each lasts ``LIMIT_S`` seconds and a batch at most.
         """
         # Of its own: what another driver of the launch left, or still writes, would keep the queries from starting.
         prefix = f"{keys.warm_up(self.definition.job, self.launch)}{uuid.uuid4().hex}/"
-        ledger, end = Ledger.at(self.places.kafka), _End(_MANY)
+        ledger = Ledger.at(self.places.kafka)
         try:
             self._prepare_topics(ledger)
-            for number in range(rounds):
-                begun, end = time.monotonic(), _End(_FEW if number else _MANY)
-                queries = {name: self._start(name, prefix, end) for name in self.functions}
-                live = [query for name, query in queries.items() if self._is_live(name)]
-                _wait(queries.values(), end, begun + LIMIT_S, live)
-                log.info("warm-up %s of %s took %.1f s", number + 1, rounds, time.monotonic() - begun)
+            left, deadline = [*self.functions] * rounds, time.monotonic() + LIMIT_S * rounds
+            while left:  # what the first compiles, the others need not
+                begun, stage = time.monotonic(), left.pop(0)
+                rates = self._practise(stage, prefix, begun + (deadline - begun) / (2 if left else 1))
+                log.info(
+                    "warm-up of %s took %.1f s: %s rows/s", stage, time.monotonic() - begun,
+                    ", ".join(f"{rate:,.0f}" for rate in rates) or "no",
+                )  # fmt: skip
         except (PySparkException, StreamOpsError) as error:
-            end.come.set()
             log.warning("warm-up was left out: %s", str(error).splitlines()[0][:300])
         finally:
             try:
@@ -118,25 +120,20 @@ class WarmUp:
                 _invent(self.places.kafka, self._topic(f"source.{name}"), name, source)
 
     def _frame(self, stage: str) -> DataFrame:
-        frames, function, live = {}, self.functions[stage], self._is_live(stage)
-        for name in function.sources:
-            source = self.definition.sources[name]
-            place = self.places.places.get(name, source.address)
-            if source.stage:
-                raw = kafka_stream(
-                    self.spark, name, source, self.places.kafka, topic=self._topic(f"source.{name}"), live=live
-                )
-            elif source.kafka and live:
-                raw = kafka_stream(self.spark, name, _latest(source), self.places.kafka, topic=place, live=True)
-            elif source.kafka:
-                raw = _recent(self.spark, name, self.places.kafka, place)
-            else:  # what is there already belongs to the version that runs
-                raw = raw_stream(self.spark, name, _latest(source), self.places)
-            frames[name] = accepted(name, source, raw)
-        return function(frames)
+        function, live = self.functions[stage], self._is_live(stage)
+        of = {name: self.definition.sources[name] for name in function.sources}
+        handed_on = {name: self._topic(f"source.{name}") for name, source in of.items() if source.stage}
+        places = replace(self.places, places={**self.places.places, **handed_on})
+        # What is there already belongs to the version that runs.
+        latest = {
+            name: source if source.stage else source.model_copy(update={"start": "latest"})
+            for name, source in of.items()
+        }
+        raw = {name: raw_stream(self.spark, name, source, places, live=live) for name, source in latest.items()}
+        return function({name: accepted(name, of[name], frame) for name, frame in raw.items()})
 
-    def _start(self, stage: str, prefix: str, end: _End) -> StreamingQuery:
-        """Start a stage: in real time, or in batches until the end comes."""
+    def _start(self, stage: str, prefix: str, ended: threading.Event) -> StreamingQuery:
+        """Start a stage, in real time or in batches."""
         checkpoints.drop_planned(self.store, f"{prefix}{stage}/")  # of the round before
         frame, output = self._frame(stage), self.definition.stages[stage].output
         sink = self.definition.stages[stage].sinks[0].influxdb
@@ -148,7 +145,26 @@ class WarmUp:
         )
         if live:
             return apart(to_topic(writer, self.places.kafka, self._topic(stage), LIVE_BATCH)).start()
-        return _discarded(writer, end)
+        return _discarded(writer, ended)
+
+    def _practise(self, stage: str, prefix: str, until: float) -> list[float]:
+        """Run a stage until it is warm, has nothing to read, or the time is over; rows a second of its batches."""
+        ended, done = threading.Event(), dict[int, float]()
+        query, live = self._start(stage, prefix, ended), self._is_live(stage)
+        while query.isActive:
+            told, status = query.recentProgress, query.status
+            for batch in told:
+                if batch["numInputRows"] or live:
+                    done[batch["batchId"]] = batch["processedRowsPerSecond"]
+            idle = told and not (status["isTriggerActive"] or status["isDataAvailable"])
+            if is_warm([*done.values()]) or idle or time.monotonic() > until:
+                ended.set()
+                if live or idle:  # interrupting a Python batch ends in a stack overflow in Spark
+                    query.stop()
+            time.sleep(_LOOK_S)
+        if (error := query.exception()) and StopAtBoundary.__name__ not in str(error):
+            log.warning("warm-up: %s", str(error).splitlines()[0][:300])
+        return [*done.values()]
 
 
 def apart(writer: W) -> W:
@@ -160,25 +176,6 @@ def apart(writer: W) -> W:
     """
     writer = writer.option("kafka.client.id", "warm-up").option("kafka.request.timeout.ms", "10000")
     return writer.option("kafka.delivery.timeout.ms", "20000")
-
-
-def _latest(source: Source) -> Source:
-    """The source, read from its end."""
-    return source.model_copy(update={"start": "latest"})
-
-
-def _recent(spark: SparkSession, name: str, servers: str, place: str) -> DataFrame:
-    of = Kafka.at(place)
-    return (
-        spark.readStream.format("kafka")
-        .option("kafka.bootstrap.servers", of.servers or servers)
-        .option("subscribe", of.topic)
-        .option("startingTimestamp", str(int(time.time() * 1000) - RECENT_MS))
-        .option("startingOffsetsByTimestampStrategy", "latest")
-        .option("maxOffsetsPerTrigger", 5000)
-        .name(name)
-        .load()
-    )
 
 
 def _invent(servers: str, topic: str, name: str, source: Source) -> None:
@@ -199,29 +196,10 @@ def invented(name: str, source: Source, at_ms: int) -> list[dict[str, object]]:
     ]
 
 
-def _discarded(writer: DataStreamWriter, end: _End) -> StreamingQuery:
-    done = 0
-
+def _discarded(writer: DataStreamWriter, ended: threading.Event) -> StreamingQuery:
     def discard(batch: DataFrame, batch_id: int) -> None:
-        nonlocal done
-        if end.come.is_set() or done == end.batches:
+        if ended.is_set():
             raise StopAtBoundary("warm-up")
         batch.collect()
-        done += 1
 
-    return writer.foreachBatch(discard).trigger(availableNow=True).start()
-
-
-def _wait(queries: Collection[StreamingQuery], end: _End, deadline: float, live: Collection[StreamingQuery]) -> None:
-    """Until all have ended: those in real time with their first commit, the others after the deadline at a batch."""
-    while any(query.isActive for query in queries):
-        late = time.monotonic() > deadline
-        for query in live:
-            if query.isActive and (late or query.recentProgress):
-                query.stop()
-        if late:
-            end.come.set()
-        time.sleep(0.1)
-    for query in queries:
-        if (error := query.exception()) and StopAtBoundary.__name__ not in str(error):
-            log.warning("warm-up: %s", str(error).splitlines()[0][:300])
+    return writer.foreachBatch(discard).start()

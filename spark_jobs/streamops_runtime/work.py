@@ -6,7 +6,7 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -62,7 +62,7 @@ STOP_S = 120.0
 MOST_RESTARTS = 5
 RELAUNCH = 75
 NEAR_S = 60.0  # a stage that caught up in this time goes live; the rest it reads there, and faster than it arrives
-HOLD_S = 12.0  # how long the other stages of a cold driver wait for the first one's first results
+HOLD_S = 12.0  # how long other stages wait for the first results of the first
 
 # No retry cures these: the state in the checkpoint is not this version's.
 PERMANENT = re.compile(
@@ -247,8 +247,8 @@ class Work:
         """Start all queries and stay with them; returns the exit code. Raises LeaseLostError.
 
         Args:
-            at_once: with all executors warm; otherwise the first results are there sooner when the stages do not all
-                want the processors at the same time.
+            at_once: with all executors warm, all stages that somebody waits for; otherwise the first results are there
+                sooner when the stages do not all want the processors at the same time.
         """
         self.lease = held.value
         driver.publish(State.STARTING, epoch=held.value.epoch)
@@ -270,13 +270,11 @@ class Work:
             if repartition.fit(self.spark, self.store, name, key, self.definition.resources.state_partitions):
                 self.moved.add(name)
         driver.mark("repartition")
-        if at_once:
-            self._start_all(self.stages)
-        else:
-            first, *others = self.stages
-            for stage in others:
-                stage.held = True
-            self._start(first)
+        going_on = [stage for stage in self.stages if stage.name in self.continued or stage.query]
+        first = (going_on or self.stages) if at_once else self.stages[:1]
+        for stage in self.stages:
+            stage.held = not any(stage is item for item in first)
+        _at_once(self._start, first)
         driver.mark("start")
         try:
             return self._watch(driver, held)
@@ -371,23 +369,20 @@ class Work:
             if source.stage
         }
 
-    def _start_all(self, stages: list[RunningStage]) -> None:
-        if not stages:
-            return
-        with ThreadPoolExecutor(len(stages)) as pool:  # each start waits for the object store several times
-            list(pool.map(self._start, stages))
-
     def _start_held(self, since: float) -> None:
-        """Start the other stages once the first has given results, or does not soon."""
+        """Start the other stages once the first have given results, or do not soon."""
         held = [stage for stage in self.stages if stage.held]
-        first = self.stages[0]
-        status = self.progress[first.name].status
-        gave = first.query is not None and first.gate.outputs > first.written
-        works = status.commits or status.quiet or gave or first.ended
-        if held and (works or time.monotonic() - since > HOLD_S):
+        late = time.monotonic() - since > HOLD_S
+        if held and (late or all(self._works(stage) for stage in self.stages if not stage.held)):
             for stage in held:
                 stage.held = False
-            self._start_all(held)
+            _at_once(self._start, held)
+
+    def _works(self, stage: RunningStage) -> bool:
+        """Whether a stage has given results, or cannot for now."""
+        status = self.progress[stage.name].status
+        gave = stage.query is not None and stage.gate.outputs > stage.written
+        return gave or status.quiet or stage.ended or status.commits > stage.committed + 1
 
     def _start(self, stage: RunningStage) -> None:
         """Start a stage; one in real time first writes what its last query has given."""
@@ -397,14 +392,17 @@ class Work:
         else:
             self._query(stage)
 
-    def _advance(self, stage: RunningStage) -> None:
+    def _advance(self, stage: RunningStage) -> bool:
         """Take a real-time stage on: from settling to live, by way of batches for as long as these are long.
+
+        Returns:
+            Whether its next query is to be started.
 
         Results are exact whatever happens when, and none of a start replaces a newer one of before: nothing is written
         until all that was read before has been read again (``Held.begin_again``).
         """
         if not isinstance(stage.gate, Results):
-            return
+            return False
         status = self.progress[stage.name].status
         reads = stage.query is not None and stage.phase in (Phase.CATCHING_UP, Phase.LIVE)
         if reads and self.has_read_again(stage):
@@ -419,26 +417,26 @@ class Work:
                 stage.gate.allow(self._held().epoch, run, kept=kept)
             except UnreachableError as error:
                 log.warning("%s starts later: %s", stage.name, error)
-                return
+                return False
             stage.run, stage.far = run, False
             stage.phase = Phase.LIVE if near else Phase.CATCHING_UP
             if goes_on:
                 stage.committed, stage.written = status.commits, stage.gate.outputs
                 stage.gate.begin(live=True)
                 log.info("stage %s goes on: it may write", stage.name)
-            else:
-                self._query(stage)
-        elif stage.gate.failure is not None:
+            return not goes_on
+        if stage.gate.failure is not None:
             stages.end(stage)
         elif stage.phase is Phase.CATCHING_UP and stage.finished:
             took = time.monotonic() - stage.began
             log.info("stage %s caught up in %.1f s", stage.name, took)
             stage.phase = Phase.LIVE if took < NEAR_S else Phase.CATCHING_UP
-            self._query(stage)
+            return True
         elif stage.phase is Phase.LIVE and self.measure(stage) and self._falls_behind(stage):
             stage.far = True
             stages.end(stage)
             self._start(stage)
+        return False
 
     def has_read_again(self, stage: RunningStage) -> bool:
         """Whether a stage has committed all that its sources held when its run began."""
@@ -580,7 +578,7 @@ class Work:
             log.error("%s did not end at a boundary; the driver ends, the last commits count", ", ".join(left))
             return False
         self.stopping.clear()
-        self._start_all(self.stages)
+        _at_once(self._start, self.stages)
         self.placement.placed(placement.executors(self.spark), time.monotonic())
         driver.phases_ms["redistribute"] = int((time.monotonic() - begun) * 1000)
         log.info(
@@ -627,8 +625,8 @@ class Work:
 
     def _look_after_queries(self, driver: Driver) -> int | None:
         """Start failed queries again in the warm driver; an exit code when that does not help."""
+        _at_once(self._query, [stage for stage in self.stages if self._advance(stage)])
         for stage in self.stages:
-            self._advance(stage)
             if not stage.ended:
                 continue
             if stage.restart_at == 0.0:
@@ -688,6 +686,13 @@ class Work:
                 return False
             time.sleep(0.02)
         return True
+
+
+def _at_once(start: Callable[[RunningStage], None], stages: list[RunningStage]) -> None:
+    """Start all of them; each start waits for the object store several times."""
+    if stages:
+        with ThreadPoolExecutor(len(stages)) as pool:
+            list(pool.map(start, stages))
 
 
 def _reach(offsets: Offsets, ends: Offsets) -> bool:
