@@ -6,7 +6,7 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -62,6 +62,7 @@ STOP_S = 120.0
 MOST_RESTARTS = 5
 RELAUNCH = 75
 NEAR_S = 60.0  # a stage that caught up in this time goes live; the rest it reads there, and faster than it arrives
+TELLING_MS = 100  # of a part of a batch: what takes longer is told
 HOLD_S = 12.0  # how long other stages wait for the first results of the first
 
 # No retry cures these: the state in the checkpoint is not this version's.
@@ -618,9 +619,9 @@ class Work:
         for name, progress in self.progress.items():
             status = progress.status
             log.info(
-                "%s batch %s in %s ms, %s rows/s, lag %s, rows written %s, late %s, malformed %s, ahead %s",
-                name, status.batch_id, status.batch_ms, status.processed_rate, status.lag, status.output_rows,
-                status.late_rows, status.malformed_rows, status.ahead_rows,
+                "%s batch %s in %s ms (%s), %s rows/s, lag %s, rows written %s, late %s, malformed %s, ahead %s",
+                name, status.batch_id, status.batch_ms, _longest(status.durations_ms), status.processed_rate,
+                status.lag, status.output_rows, status.late_rows, status.malformed_rows, status.ahead_rows,
             )  # fmt: skip
 
     def _look_after_queries(self, driver: Driver) -> int | None:
@@ -693,6 +694,13 @@ def _at_once(start: Callable[[RunningStage], None], stages: list[RunningStage]) 
     if stages:
         with ThreadPoolExecutor(len(stages)) as pool:
             list(pool.map(start, stages))
+
+
+def _longest(durations_ms: Mapping[str, int]) -> str:
+    """What took most of a batch, the longest first."""
+    parts = {name: took for name, took in durations_ms.items() if name != "triggerExecution" and took >= TELLING_MS}
+    ordered = sorted(parts.items(), key=lambda part: -part[1])
+    return ", ".join(f"{name} {took}" for name, took in ordered) or "nothing long"
 
 
 def _reach(offsets: Offsets, ends: Offsets) -> bool:
