@@ -33,7 +33,7 @@ from streamops.operations.operation import Operation, Request
 from streamops.recount.recounting import recount_job
 from streamops.recount.report import Report
 from streamops.settings import REPOSITORY, Settings
-from streamops.store import documents, keys, waiting
+from streamops.store import jobs, waiting
 from streamops.store.object_store import ObjectStore
 from streamops.upkeep import scheduled
 from streamops.versions import artifacts
@@ -162,8 +162,7 @@ class Demo:
 
     def record(self) -> JobRecord:
         """The job record as it is now."""
-        found = documents.read(self.store, keys.record(JOB), JobRecord)
-        return found.value if found else JobRecord(job=JOB)
+        return jobs.record(self.store, JOB) or JobRecord(job=JOB)
 
     def bring_running(self, runbooks: Runbooks, version: str = "v1") -> None:
         """Have the job running, in the version given if it was never deployed; state is continued."""
@@ -196,16 +195,18 @@ class Demo:
             self.say(f"\n{JOB} v1 is running already; it is used as it is.")
 
     def _ended(self, record: JobRecord) -> bool:
-        status = documents.read(self.store, keys.status(JOB, record.launch), DriverStatus) if record.launch else None
-        return status is not None and status.value.state in FINAL
+        status = self._status(record)
+        return status is not None and status.state in FINAL
+
+    def _status(self, record: JobRecord) -> DriverStatus | None:
+        return jobs.status(self.store, JOB, record.launch) if record.launch else None
 
     def _wait_running(self) -> None:
         def running() -> bool:
-            launch = self.record().launch
-            status = documents.read(self.store, keys.status(JOB, launch), DriverStatus) if launch else None
-            if status and status.value.state in FINAL:
-                raise UnhealthyError(f"{JOB} ended {status.value.state}: {status.value.reason or 'no reason given'}.")
-            return bool(status and status.value.state == "running")
+            status = self._status(self.record())
+            if status and status.state in FINAL:
+                raise UnhealthyError(f"{JOB} ended {status.state}: {status.reason or 'no reason given'}.")
+            return bool(status and status.state == "running")
 
         until(running, 180, f"{JOB} does not run; read 'streamops jobs show {JOB}'.")
 

@@ -81,8 +81,8 @@ class Feed:
         self._tried(lambda: producer.init_transactions(_WAIT_S))
         known = self._position
         key = keys.feed(known.job, known.stage, known.deployment)
-        found = documents.read(self._store, key, FeedPosition)
-        position = found.value if found else known
+        found = documents.find(self._store, key, FeedPosition)
+        position = found or known
         if found is None and (begun := self._slice()):
             position = position.model_copy(update={"closed_ms": begun.closed_ms})
             if not self._read(position).next:  # else it was written, and what remembers that was not
@@ -108,9 +108,8 @@ class Feed:
         """What the snapshot that this deployment continues holds of the feed: it lies where the first epoch began."""
         position = self._position
         for prefix in self._store.prefixes(keys.checkpoints(position.job, position.deployment)):
-            found = documents.read(self._store, f"{prefix}{position.stage}/{checkpoints.FEED}", FeedSlice)
-            if found is not None:
-                return found.value
+            if found := documents.find(self._store, f"{prefix}{position.stage}/{checkpoints.FEED}", FeedSlice):
+                return found
         return None
 
     def _begin(self, producer: confluent_kafka.Producer, begun: FeedSlice) -> None:

@@ -31,9 +31,9 @@ from streamops.model.errors import (
     StreamOpsError,
     UnreachableError,
 )
-from streamops.model.records import FINAL, Command, Control, Deployment, DriverStatus, JobRecord, State
+from streamops.model.records import FINAL, Command, Deployment, DriverStatus, JobRecord, State
 from streamops.settings import Settings
-from streamops.store import documents, keys, leases
+from streamops.store import documents, jobs, keys, leases
 from streamops.store.object_store import ObjectStore
 from streamops_runtime import second_driver, session, usage
 from streamops_runtime.shadow import ShadowRun
@@ -123,7 +123,8 @@ class Driver:
         self.left_alone = -1  # the sequence number of the last command that is not known here
         self.levels: Mapping[str, str] = {}  # of the deployment
         self.told_levels: Mapping[str, str] = {}  # by an operation since
-        self.status_key = keys.status(launch.job, launch.launch)
+        self.writer_key = keys.status(launch.job, launch.launch)  # where the driver that writes says what it does
+        self.status_key = self.writer_key  # where this one does
         self.begun = time.monotonic()
         moment = records.now()
         self.status = DriverStatus(
@@ -152,7 +153,7 @@ class Driver:
         if second:
             self.status_key = keys.second_driver(self.launch.job, self.launch.launch)
         self.publish(State.STARTING)
-        deployment = self.patiently(lambda: self.deployment())
+        deployment = self.patiently(self.deployment)
         self.levels = deployment.logging
         self.set_levels()
         session.configure(self.spark, self.definition)
@@ -176,7 +177,7 @@ class Driver:
                 self.store.delete([self.status_key])
                 return 0
             self.store.delete([self.status_key])
-            self.status_key = keys.status(self.launch.job, self.launch.launch)
+            self.status_key = self.writer_key
         if self.command() == "stop":
             return self.end(State.STOPPED, "asked to stop before it had begun")
         try:
@@ -191,19 +192,13 @@ class Driver:
 
     def record(self) -> JobRecord:
         """The job record. Raises NotFoundError."""
-        found = documents.read(self.store, keys.record(self.launch.job), JobRecord)
-        if found is None:
-            raise NotFoundError(f"Job {self.launch.job} has no record; deploy it first.")
-        return found.value
+        if found := jobs.record(self.store, self.launch.job):
+            return found
+        raise NotFoundError(f"Job {self.launch.job} has no record; deploy it first.")
 
     def deployment(self) -> Deployment:
         """This launch's deployment. Raises NotFoundError."""
-        found = documents.read(self.store, keys.deployment(self.launch.job, self.launch.deployment), Deployment)
-        if found is None:
-            raise NotFoundError(
-                f"Deployment {self.launch.deployment} of {self.launch.job} has no record; deploy again."
-            )
-        return found.value
+        return jobs.deployment(self.store, self.launch.job, self.launch.deployment)
 
     def role(self, record: JobRecord) -> str:
         """``writer``, ``standby`` or ``none``."""
@@ -213,12 +208,9 @@ class Driver:
 
     def command(self) -> str | None:
         """An operation's last word to this launch."""
-        found = self.patiently(
-            lambda: documents.read(self.store, keys.control(self.launch.job, self.launch.launch), Control)
-        )
-        if found is None:
+        said = self.patiently(lambda: jobs.told(self.store, self.launch.job, self.launch.launch))
+        if said is None:
             return None
-        said = found.value
         if said.logging != self.told_levels:
             self.told_levels = said.logging
             self.set_levels()
@@ -266,10 +258,8 @@ class Driver:
 
     def first(self) -> DriverStatus | None:
         """What the driver that writes says of itself."""
-        found = self.patiently(
-            lambda: documents.read(self.store, keys.status(self.launch.job, self.launch.launch), DriverStatus)
-        )
-        return found.value if found and found.value.holder != self.holder else None
+        found = self.patiently(lambda: documents.find(self.store, self.writer_key, DriverStatus))
+        return found if found and found.holder != self.holder else None
 
     def another_works(self) -> bool:
         """Whether another driver of this launch speaks: then this one is the second."""
@@ -354,11 +344,11 @@ class Driver:
         """Write the final status, unless it is another driver's to write. Returns the exit code."""
         found = None
         try:
-            found = documents.read(self.store, keys.status(self.launch.job, self.launch.launch), DriverStatus)
+            found = documents.find(self.store, self.writer_key, DriverStatus)
         except StreamOpsError as error:
             log.warning("status cannot be read: %s", error)
-        foreign = found is not None and found.value.holder != self.holder
-        if foreign and (found.value.state in FINAL or (found.value.epoch or 0) >= (self.status.epoch or 0) > 0):
+        foreign = found is not None and found.holder != self.holder
+        if foreign and (found.state in FINAL or (found.epoch or 0) >= (self.status.epoch or 0) > 0):
             log.info("ends (%s); the status belongs to another driver of this launch", reason)
             return 0
         self.publish(state, reason)

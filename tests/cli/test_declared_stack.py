@@ -11,12 +11,12 @@ from demos.transactions.story import JOB, Transactions
 from fresh_job import with_ledger
 from stack.layout import Layout
 from streamops import snapshots
-from streamops.cli.receipts import read_all
 from streamops.cluster.membership import present
 from streamops.cluster.supervised_nodes import SupervisedNodes
 from streamops.model.errors import NotFoundError
+from streamops.operations.receipts import Receipt
 from streamops.settings import Settings, read_pairs
-from streamops.store import jobs
+from streamops.store import documents, jobs, keys
 from streamops.store.object_store import ObjectStore
 from streamops.versions import artifacts
 from support import Operator, first_members
@@ -63,5 +63,5 @@ def test_the_tutorial_is_replayed_and_leaves_nothing_behind(cluster: Settings) -
     assert code.remove(layout)  # nothing is left to be removed, which is no error
     nodes = SupervisedNodes(cluster)
     assert len(present(nodes.inventory, nodes.master())) == 2
-    kept = {found.runbook for found in read_all(store, JOB)}
+    kept = {found.runbook for found in documents.every(store, keys.receipts(JOB), Receipt)}
     assert {"deploy_job", "snapshot_job", "delete_job"} <= kept

@@ -173,10 +173,9 @@ def present_topic(settings: Settings, topic: str) -> PresentTopic | None:
 
 def present_job(store: ObjectStore, job: str) -> PresentJob:
     """What is there of one job."""
-    found = [documents.read(store, info.key, Deployment) for info in store.list(keys.deployments(job))]
     return PresentJob(
         record=jobs.record(store, job),
-        deployments=tuple(item.value for item in found if item),
+        deployments=tuple(documents.every(store, keys.deployments(job), Deployment)),
         published=tuple(artifacts.versions(store, job)),
         snapshots=tuple(entry.name for entry in snapshots.entries(store, job)),  # those that this host cannot check too
         reads=frozenset(artifacts.topics_read(store, job)),

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import time
 from contextlib import closing
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import typer
-from pydantic import BaseModel
 
 from streamops.cli import console, verbs
 from streamops.cli.advice import SILENT_S, Advice, Look, advise
@@ -25,8 +24,6 @@ from streamops.store.object_store import ObjectStore
 from streamops.versions import artifacts
 
 app = console.noun("List, show, pause or resume jobs.")
-
-M = TypeVar("M", bound=BaseModel)
 
 LOOK_S = 3.0  # between two looks: two or three batches
 
@@ -144,21 +141,16 @@ def read_job(store: ObjectStore, job: str) -> tuple[JobRecord, Deployment | None
     Raises:
         NotFoundError: there is no such job; the message names those that are there.
     """
-    record = documents.read(store, keys.record(job), JobRecord)
+    record = job_state.record(store, job)
     if record is None:
         known = job_state.names(store)
         if job in known:
             return JobRecord(job=job), None, None, None
         raise NotFoundError(f"There is no job {job!r}; known jobs: {', '.join(known) or 'none, publish one first'}.")
-    now = record.value
-    deployment = _value(store, keys.deployment(job, now.deployment), Deployment) if now.deployment else None
-    status = _value(store, keys.status(job, now.launch), DriverStatus) if now.launch else None
-    return now, deployment, _value(store, keys.lease(job), Lease), status
-
-
-def _value(store: ObjectStore, key: str, model: type[M]) -> M | None:
-    found = documents.read(store, key, model)
-    return found.value if found else None
+    key = keys.deployment(job, record.deployment)
+    deployment = documents.find(store, key, Deployment) if record.deployment else None
+    status = documents.find(store, keys.status(job, record.launch), DriverStatus) if record.launch else None
+    return record, deployment, job_state.lease(store, job), status
 
 
 def members_now(settings: Settings, store: ObjectStore, record: JobRecord, status: DriverStatus) -> Shares:
@@ -180,10 +172,10 @@ def two_looks(settings: Settings, store: ObjectStore, record: JobRecord, deploym
     with closing(Ledger(settings)) as ledger:
         for wait in (0.0, LOOK_S):
             time.sleep(wait)  # the interval that is measured
-            status = documents.read(store, keys.status(record.job, record.launch), DriverStatus)
+            status = job_state.status(store, record.job, record.launch)
             if status:
                 ends: Offsets = {name: ledger.end_offsets(topic) for name, topic in topics.items()}
-                found.append(Look(records.now(), status.value, ends))
+                found.append(Look(records.now(), status, ends))
     return found
 
 

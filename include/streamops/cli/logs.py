@@ -13,11 +13,10 @@ from streamops.cli.jobs import read_job
 from streamops.cli.prove import moment
 from streamops.model import records
 from streamops.model.errors import RefusedError, UnreachableError
-from streamops.model.records import DriverStatus
 from streamops.settings import Settings
 from streamops.spark import worker_logs
 from streamops.spark.submitter import SparkSubmitter
-from streamops.store import documents, joblogs, keys
+from streamops.store import joblogs, jobs, keys
 from streamops.store.joblogs import Line
 from streamops.store.object_store import ObjectStore
 
@@ -78,9 +77,9 @@ class Executors:
     def _apps(self) -> dict[str, str]:
         found = {}
         for launch in keys.names_in(self._store.prefixes(keys.launches(self._job))):
-            status = documents.read(self._store, keys.status(self._job, launch), DriverStatus)
-            if status and status.value.app_id:
-                found[status.value.app_id] = launch
+            status = jobs.status(self._store, self._job, launch)
+            if status and status.app_id:
+                found[status.app_id] = launch
         return found
 
 

@@ -116,7 +116,6 @@ def find(store: ObjectStore, operation_id: str) -> Operation:
     """An operation by its id, whatever its job. Raises NotFoundError."""
     checked("snapshot", operation_id)
     for job in [CLUSTER, *names(store)]:
-        found = documents.read(store, keys.operation(job, operation_id), Operation)
-        if found:
-            return found.value
+        if found := documents.find(store, keys.operation(job, operation_id), Operation):
+            return found
     raise NotFoundError(f"There is no operation {operation_id!r}; 'streamops operations' lists them.")

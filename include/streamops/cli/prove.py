@@ -12,12 +12,12 @@ import typer
 from streamops.cli import console
 from streamops.clients.kafka import Ledger
 from streamops.model import records
-from streamops.model.errors import NotFoundError, RefusedError
-from streamops.model.records import Deployment, JobRecord, Offsets
+from streamops.model.errors import RefusedError
+from streamops.model.records import Offsets
 from streamops.recount.recounting import recount_job
 from streamops.recount.report import WORDS, Report
 from streamops.settings import Settings
-from streamops.store import documents, jobs, keys
+from streamops.store import jobs
 from streamops.store.object_store import ObjectStore
 from streamops.versions import artifacts
 
@@ -110,14 +110,10 @@ def since_offsets(settings: Settings, store: ObjectStore, job: str, at: datetime
     Raises:
         NotFoundError: the job was never deployed.
     """
-    record = documents.read(store, keys.record(job), JobRecord)
-    number = record.value.deployment if record else 0
-    deployment = documents.read(store, keys.deployment(job, number), Deployment) if number else None
-    if deployment is None:
-        raise NotFoundError(f"Job {job} has never been deployed; 'streamops jobs' lists those that were.")
-    definition = artifacts.load_manifest(store, job, deployment.value.version).definition
+    deployment = jobs.current(store, job)
+    definition = artifacts.load_manifest(store, job, deployment.version).definition
     with closing(Ledger(settings)) as ledger:
         return {
             name: ledger.offsets_at(topic, int(at.timestamp() * 1000))
-            for name, topic in jobs.topics(definition, deployment.value.topics).items()
+            for name, topic in jobs.topics(definition, deployment.topics).items()
         }

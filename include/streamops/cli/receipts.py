@@ -12,7 +12,6 @@ from streamops.model.names import checked, label
 from streamops.operations import receipts
 from streamops.operations.receipts import Receipt
 from streamops.store import documents, keys
-from streamops.store.object_store import ObjectStore
 
 app = console.noun("List receipts, or show one.")
 
@@ -22,7 +21,7 @@ app = console.noun("List receipts, or show one.")
 def list_(job: console.OnlyJob = None, json: console.Json = False) -> None:
     """List receipts, newest last."""
     store, jobs = console.store_and_jobs(job)
-    found = [receipt for name in jobs for receipt in read_all(store, name)]
+    found = [receipt for name in jobs for receipt in documents.every(store, keys.receipts(name), Receipt)]
     columns: dict[str, console.Cell[Receipt]] = {
         "FINISHED": lambda item: console.when(item.finished),
         "JOB": lambda item: label(item.job),
@@ -51,9 +50,3 @@ def show(
         return
     for line in receipts.lines(found):
         console.say(line)
-
-
-def read_all(store: ObjectStore, job: str) -> list[Receipt]:
-    """All receipts of a job."""
-    found = (documents.read(store, info.key, Receipt) for info in store.list(keys.receipts(job)))
-    return [item.value for item in found if item]

@@ -45,19 +45,17 @@ def publish_inventory(store: ObjectStore, inventory: Inventory) -> None:
 
 def published_inventory(store: ObjectStore) -> Inventory:
     """The nodes as the stack knew them when it started last. Raises NotFoundError."""
-    found = documents.read(store, keys.inventory(), PublishedInventory)
-    if found is None:
-        raise NotFoundError(
-            "The nodes of this installation are not in its object store; its stack puts them there when it starts "
-            "('make down', then 'make up')."
-        )
-    return found.value.inventory
+    if found := documents.find(store, keys.inventory(), PublishedInventory):
+        return found.inventory
+    raise NotFoundError(
+        "The nodes of this installation are not in its object store; its stack puts them there when it starts "
+        "('make down', then 'make up')."
+    )
 
 
 def read(store: ObjectStore) -> ClusterRecord:
     """The record; that of a cluster that was never operated on when there is none."""
-    found = documents.read(store, keys.cluster(), ClusterRecord)
-    return found.value if found else ClusterRecord()
+    return documents.find(store, keys.cluster(), ClusterRecord) or ClusterRecord()
 
 
 def change(store: ObjectStore, update: Mapping[str, object]) -> ClusterRecord:

@@ -110,8 +110,7 @@ class Engine:
 
     def find(self, job: str, operation_id: str) -> Operation | None:
         """The operation as recorded, or None: it never began."""
-        found = documents.read(self.store, keys.operation(job, operation_id), Operation)
-        return found.value if found else None
+        return documents.find(self.store, keys.operation(job, operation_id), Operation)
 
     def run_task(self, job: str, operation_id: str, task: str, part: str | None = None) -> dict[str, Any]:
         """Carry out the steps of one task, continuing at what is recorded.
@@ -533,8 +532,7 @@ class Engine:
         return documents.update(self.store, keys.operation(job, operation_id), Operation, changed).value
 
     def _read(self, job: str, operation_id: str) -> Operation:
-        found = documents.read(self.store, keys.operation(job, operation_id), Operation)
-        return _known(found.value if found else None, job, operation_id)
+        return _known(self.find(job, operation_id), job, operation_id)
 
     def _context(self, operation: Operation) -> StepContext:
         fences = self._fences.get((operation.job, operation.id), {})
@@ -561,8 +559,7 @@ class Engine:
 
 def list_operations(store: ObjectStore, job: str) -> list[Operation]:
     """All operations of a job, the oldest first."""
-    found = (documents.read(store, info.key, Operation) for info in store.list(keys.operations(job)))
-    return sorted((item.value for item in found if item), key=lambda item: item.created)
+    return sorted(documents.every(store, keys.operations(job), Operation), key=lambda item: item.created)
 
 
 def _known(found: Operation | None, job: str, operation_id: str) -> Operation:

@@ -37,8 +37,8 @@ class Feeds:
         self._known = {}
         job, number = self.deployment.job, self.deployment.number
         for stage in self.definition.feeding:
-            found = documents.read(self.store, keys.feed(job, stage, number), FeedPosition)
-            self._known[stage] = found.value if found else FeedPosition(job=job, stage=stage, deployment=number)
+            found = documents.find(self.store, keys.feed(job, stage, number), FeedPosition)
+            self._known[stage] = found or FeedPosition(job=job, stage=stage, deployment=number)
 
     def slices(self, read: Mapping[str, Offsets]) -> dict[str, FeedSlice]:
         """The slice of each stage that is read by others.

@@ -194,9 +194,9 @@ class Runbooks:
         for info in self.store.list(keys.operations(job)):
             if info.key in known:
                 continue
-            found = documents.read(self.store, info.key, Operation)
-            if found and found.value.owner.run_id == run.run_id and found.value.owner.dag_id == run.dag_id:
-                return found.value
+            found = documents.find(self.store, info.key, Operation)
+            if found and found.owner.run_id == run.run_id and found.owner.dag_id == run.dag_id:
+                return found
             known.add(info.key)
         return None
 
@@ -211,8 +211,8 @@ class Runbooks:
                 if operation is None:
                     operation = self.operation_of(run, asked.job, known)
                 else:
-                    newer = documents.read(self.store, keys.operation(asked.job, operation.id), Operation)
-                    operation = newer.value if newer else operation
+                    newer = documents.find(self.store, keys.operation(asked.job, operation.id), Operation)
+                    operation = newer or operation
                 heard = time.monotonic()
             except UnreachableError:
                 if time.monotonic() - heard > PATIENCE_S:

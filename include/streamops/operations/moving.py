@@ -28,10 +28,10 @@ _FEW = 1000  # records of which is looked whether they are events
 
 def taken_of(store: ObjectStore, manifest: Manifest) -> tuple[Definition, dict[str, str]] | None:
     """The version that a snapshot was taken of, and where it read by what was set at deploy; None if not known here."""
-    found = documents.read(store, keys.deployment(manifest.job, manifest.deployment), Deployment)
-    if found is None or found.value.artifact_sha256 != manifest.artifact_sha256:  # it came from another installation
+    found = documents.find(store, keys.deployment(manifest.job, manifest.deployment), Deployment)
+    if found is None or found.artifact_sha256 != manifest.artifact_sha256:  # it came from another installation
         return None
-    return artifacts.load_manifest(store, manifest.job, manifest.version).definition, found.value.topics
+    return artifacts.load_manifest(store, manifest.job, manifest.version).definition, found.topics
 
 
 def of_snapshot(manifest: Manifest) -> dict[str, Offsets]:

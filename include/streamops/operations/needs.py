@@ -20,16 +20,16 @@ def users(store: ObjectStore, but: str = "") -> dict[tuple[str, str], tuple[str,
         if record.snapshot and record.desired == "stopped-with-snapshot":
             found.setdefault((job, record.snapshot), []).append(f"job {job}, which stopped with it")
         if record.deployment:
-            deployment = documents.read(store, keys.deployment(job, record.deployment), records.Deployment)
-            if deployment and deployment.value.from_snapshot:
-                origin, _, name = deployment.value.from_snapshot.rpartition("/")
+            deployment = documents.find(store, keys.deployment(job, record.deployment), records.Deployment)
+            if deployment and deployment.from_snapshot:
+                origin, _, name = deployment.from_snapshot.rpartition("/")
                 who = f"deployment {record.deployment} of {job}, which started from it"
                 found.setdefault((origin, name), []).append(who)
         lock = locks.read(store, job)
         holding = (lock.value.operation, *lock.value.unsettled) if lock else ()
         for operation_id in (name for name in holding if name and name != but):
-            operation = documents.read(store, keys.operation(job, operation_id), Operation)
-            for place in _named(operation.value) if operation else ():
+            operation = documents.find(store, keys.operation(job, operation_id), Operation)
+            for place in _named(operation) if operation else ():
                 found.setdefault(place, []).append(f"operation {operation_id}")
     return {place: tuple(who) for place, who in found.items()}
 

@@ -240,5 +240,4 @@ def write(store: ObjectStore, found: Receipt) -> None:
 
 def read(store: ObjectStore, job: str, operation_id: str) -> Receipt | None:
     """The receipt of an operation, or None while it is not over."""
-    found = documents.read(store, keys.receipt(job, operation_id), Receipt)
-    return found.value if found else None
+    return documents.find(store, keys.receipt(job, operation_id), Receipt)

@@ -112,8 +112,7 @@ def write(store: ObjectStore, found: Rehearsal) -> None:
 
 def read_all(store: ObjectStore, job: str) -> list[Rehearsal]:
     """All rehearsals of a job that compared something, the oldest first."""
-    found = (documents.read(store, info.key, Rehearsal) for info in store.list(keys.rehearsals(job)))
-    return sorted((item.value for item in found if item), key=lambda item: item.at)
+    return sorted(documents.every(store, keys.rehearsals(job), Rehearsal), key=lambda item: item.at)
 
 
 def require(store: ObjectStore, job: str, old: AsRun, new: AsRun, within: timedelta, moment: datetime) -> Rehearsal:
@@ -138,15 +137,15 @@ def require(store: ObjectStore, job: str, old: AsRun, new: AsRun, within: timede
 
 
 def _succeeded(store: ObjectStore, found: Rehearsal) -> bool:
-    operation = documents.read(store, keys.operation(found.job, found.id), Operation)
-    return operation is not None and operation.value.state == "succeeded"
+    operation = documents.find(store, keys.operation(found.job, found.id), Operation)
+    return operation is not None and operation.state == "succeeded"
 
 
 def find(store: ObjectStore, jobs: list[str], operation_id: str) -> Rehearsal:
     """A rehearsal by its operation. Raises NotFoundError."""
     for job in jobs:
-        if found := documents.read(store, keys.rehearsal(job, operation_id), Rehearsal):
-            return found.value
+        if found := documents.find(store, keys.rehearsal(job, operation_id), Rehearsal):
+            return found
     raise NotFoundError(f"There is no rehearsal {operation_id!r}; 'streamops rehearsals' lists them.")
 
 

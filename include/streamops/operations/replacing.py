@@ -200,14 +200,14 @@ def dismiss(context: StepContext) -> Dismissed:
 def _remove(context: StepContext) -> None:
     """What only the new deployment had. Its record stays: numbers are never given again."""
     store, number, job = context.ports.store, context.number, context.job
-    made = documents.read(store, keys.deployment(job, number), Deployment)
-    if made is None or made.value.created_by != context.operation.id:
+    made = documents.find(store, keys.deployment(job, number), Deployment)
+    if made is None or made.created_by != context.operation.id:
         return
     steps.drop_feeds(context, number)
-    notes = [keys.feed(job, stage, number) for stage in made.value.stages]
-    for stage in made.value.stages:
-        shadow = documents.read(store, keys.shadow(job, stage), Shadow)
-        notes += [keys.shadow(job, stage)] if shadow and shadow.value.deployment == number else []
+    notes = [keys.feed(job, stage, number) for stage in made.stages]
+    for stage in made.stages:
+        shadow = documents.find(store, keys.shadow(job, stage), Shadow)
+        notes += [keys.shadow(job, stage)] if shadow and shadow.deployment == number else []
     objects = [info.key for info in store.list(keys.checkpoints(job, number))]
     try:
         context.ports.retention().delete([*objects, *notes])

@@ -141,22 +141,22 @@ def write_deployment(
 ) -> Deployment:
     """The deployment record; written again only by the same operation, before anything runs on it."""
     store = context.ports.store
-    found = documents.read(store, keys.deployment(context.job, number), Deployment)
-    if found and found.value.created_by != context.operation.id:
+    found = documents.find(store, keys.deployment(context.job, number), Deployment)
+    if found and found.created_by != context.operation.id:
         raise StreamOpsError(
-            f"Deployment {number} of {context.job} belongs to operation {found.value.created_by}; "
-            f"the job record is behind. See 'streamops operations show {found.value.created_by}'."
+            f"Deployment {number} of {context.job} belongs to operation {found.created_by}; "
+            f"the job record is behind. See 'streamops operations show {found.created_by}'."
         )
     places = jobs.topics(version.definition, settings.places)
     trace = "TRACE" if artifacts.LEVELS in version.runtime_can else "DEBUG"  # an older runner ends with a TRACE
-    library = found.value.library if found else _library(context, version, manifest, settings.library)
+    library = found.library if found else _library(context, version, manifest, settings.library)
     deployment = Deployment(
         job=context.job,
         number=number,
         version=version.version,
         artifact_sha256=version.artifact_sha256,
         runtime_sha256=version.runtime_sha256,
-        created=found.value.created if found else records.now(),
+        created=found.created if found else records.now(),
         created_by=context.operation.id,
         from_snapshot=f"{manifest.job}/{manifest.name}" if manifest else None,
         from_deployment=manifest.deployment if manifest and manifest.job == context.job else None,

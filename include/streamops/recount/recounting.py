@@ -30,7 +30,7 @@ from streamops.model.errors import (
     UnhealthyError,
     UnreachableError,
 )
-from streamops.model.records import Deployment, JobRecord, Offsets, RefusedPoint, ResultsPosition
+from streamops.model.records import Deployment, Offsets, RefusedPoint, ResultsPosition
 from streamops.recount import functions
 from streamops.recount.events import EventReader, Events
 from streamops.recount.functions import Range
@@ -251,16 +251,12 @@ def recount_job(
         UnreachableError: a server did not answer.
     """
     begun = time.monotonic()
-    record = documents.read(store, keys.record(job), JobRecord)
-    number = record.value.deployment if record else 0
-    found = documents.read(store, keys.deployment(job, number), Deployment) if number else None
-    if found is None:
-        raise NotFoundError(f"Job {job} has no deployment{f' {number}' if number else ''}; deploy it first.")
-    manifest = artifacts.load_manifest(store, job, found.value.version)
+    deployment = jobs.current(store, job)
+    manifest = artifacts.load_manifest(store, job, deployment.version)
     definition = manifest.definition
     with closing(Ledger(settings)) as ledger, closing(Points(settings, timeout_s=60)) as points:
         plans_of = fingerprints.read(manifest.fingerprints, definition.stages)
-        planner = _Planner(store, ledger, found.value, definition, since or {}, after or {}, plans_of)
+        planner = _Planner(store, ledger, deployment, definition, since or {}, after or {}, plans_of)
         aside = [item for _, item in quarantine.read(store, job)]
         offsets: dict[str, dict[str, tuple[int, int]]] = {}
         events = malformed = ahead = 0
@@ -286,7 +282,7 @@ def recount_job(
             planner.damaged.update({item.stage: item.problem for item in measured if item.problem})
             results.extend(item for item in measured if not item.problem)
         if planner.functions:
-            with _unpacked(store, manifest, found.value) as of_job:
+            with _unpacked(store, manifest, deployment) as of_job:
                 for asked, reached in planner.functions:
                     try:
                         item, count = functions.recount(
@@ -312,8 +308,8 @@ def recount_job(
     clean, reason = verdict(tuple(results), planner.damaged, planner.left_out)
     return Report(
         job=job,
-        version=found.value.version,
-        deployment=number,
+        version=deployment.version,
+        deployment=deployment.number,
         events=events,
         malformed=malformed,
         ahead=ahead,
@@ -492,8 +488,8 @@ class _Planner:
         """Whether a stage of this name ran before the deployment in which the present state began."""
         began = self.deployment.stages.get(stage)
         numbers = range(1, began.since_deployment if began else 1)
-        earlier = (documents.read(self.store, keys.deployment(self.deployment.job, n), Deployment) for n in numbers)
-        return any(found is not None and stage in found.value.stages for found in earlier)
+        earlier = (documents.find(self.store, keys.deployment(self.deployment.job, n), Deployment) for n in numbers)
+        return any(found is not None and stage in found.stages for found in earlier)
 
 
 def span(

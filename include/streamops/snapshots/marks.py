@@ -75,8 +75,7 @@ def unpin(store: ObjectStore, job: str, name: str) -> bool:
 
 def pinned(store: ObjectStore, job: str, name: str) -> Pin | None:
     """The pin of a snapshot."""
-    found = documents.read(store, keys.snapshot_pin(job, name), Pin)
-    return found.value if found else None
+    return documents.find(store, keys.snapshot_pin(job, name), Pin)
 
 
 def note(store: ObjectStore, job: str, name: str, check: Check) -> None:
@@ -95,8 +94,8 @@ def note(store: ObjectStore, job: str, name: str, check: Check) -> None:
 
 def checks(store: ObjectStore, job: str, name: str, attempt: str) -> Checks:
     """What verifications found of this very snapshot, not of an earlier one of the name."""
-    found = documents.read(store, keys.snapshot_check(job, name), Checks)
-    return Checks(checks=_of(found.value, attempt) if found else {})
+    found = documents.find(store, keys.snapshot_check(job, name), Checks) or Checks()
+    return Checks(checks=_of(found, attempt))
 
 
 def _of(found: Checks, attempt: str) -> dict[str, Check]:

@@ -304,9 +304,9 @@ def _publish(store: ObjectStore, version: ArtifactManifest, manifest: Manifest, 
             f"{archive.called} is of {version.job}; such names belong to restore tests, not to jobs."
         )
     key = keys.artifact_manifest(version.job, version.version)
-    found = documents.read(store, key, ArtifactManifest)
+    found = documents.find(store, key, ArtifactManifest)
     if found:
-        _require_same(found.value, version)
+        _require_same(found, version)
     library = None
     if used := manifest.shared_library:
         libraries.require_same(store, used)

@@ -58,6 +58,18 @@ def read(store: ObjectStore, key: str, model: type[M]) -> Versioned[M] | None:
         ) from error
 
 
+def find(store: ObjectStore, key: str, model: type[M]) -> M | None:
+    """The stored model for those who will not write it, or None if there is none. Raises DamagedError."""
+    found = read(store, key, model)
+    return found.value if found else None
+
+
+def every(store: ObjectStore, prefix: str, model: type[M]) -> list[M]:
+    """All models that are stored below a prefix, in the order of their keys. Raises DamagedError."""
+    found = (find(store, info.key, model) for info in store.list(prefix))
+    return [item for item in found if item is not None]
+
+
 def write(store: ObjectStore, key: str, value: BaseModel, *, over: str | None = None, new: bool = False) -> str:
     """Write a model; ``over`` is the etag it replaces, ``new`` demands that nothing is there yet.
 

@@ -55,8 +55,7 @@ def named(store: ObjectStore, text: str) -> str:
 
 def record(store: ObjectStore, job: str) -> JobRecord | None:
     """The job record, or None: never deployed."""
-    found = documents.read(store, keys.record(job), JobRecord)
-    return found.value if found else None
+    return documents.find(store, keys.record(job), JobRecord)
 
 
 def change(store: ObjectStore, job: str, update: Mapping[str, object], fence: int) -> JobRecord:
@@ -104,41 +103,45 @@ def as_found(store: ObjectStore, job: str) -> JobRecord | None:
 
 def deployment(store: ObjectStore, job: str, number: int) -> Deployment:
     """A deployment record. Raises NotFoundError."""
-    found = documents.read(store, keys.deployment(job, number), Deployment)
-    if found is None:
-        raise NotFoundError(f"Job {job} has no deployment {number}; deploy it first.")
-    return found.value
+    if found := documents.find(store, keys.deployment(job, number), Deployment):
+        return found
+    raise NotFoundError(f"Job {job} has no deployment {number}; deploy it first.")
+
+
+def current(store: ObjectStore, job: str) -> Deployment:
+    """The deployment that the job record names. Raises NotFoundError: the job was never deployed."""
+    found = record(store, job)
+    if found is None or not found.deployment:
+        raise NotFoundError(f"Job {job} has never been deployed; 'streamops jobs' lists those that were.")
+    return deployment(store, job, found.deployment)
 
 
 def status(store: ObjectStore, job: str, launch: str) -> DriverStatus | None:
     """What the driver of a launch published last; nothing, where that cannot be read: a driver that lives says more."""
     try:
-        found = documents.read(store, keys.status(job, launch), DriverStatus)
+        return documents.find(store, keys.status(job, launch), DriverStatus)
     except DamagedError:
         return None
-    return found.value if found else None
 
 
 def lease(store: ObjectStore, job: str) -> Lease | None:
     """The job's lease."""
-    found = documents.read(store, keys.lease(job), Lease)
-    return found.value if found else None
+    return documents.find(store, keys.lease(job), Lease)
 
 
 def tell(store: ObjectStore, job: str, launch: str, control: Control) -> bool:
     """Give a launch its word; False when it has that word already."""
-    found = documents.read(store, keys.control(job, launch), Control)
-    if found and (found.value.command, found.value.operation) == (control.command, control.operation):
+    found = told(store, job, launch)
+    if found and (found.command, found.operation) == (control.command, control.operation):
         return False
-    sequence = found.value.sequence + 1 if found else 1
+    sequence = found.sequence + 1 if found else 1
     documents.write(store, keys.control(job, launch), control.model_copy(update={"sequence": sequence}))
     return True
 
 
 def told(store: ObjectStore, job: str, launch: str) -> Control | None:
     """The word that a launch has; None if it was not given any."""
-    found = documents.read(store, keys.control(job, launch), Control)
-    return found.value if found else None
+    return documents.find(store, keys.control(job, launch), Control)
 
 
 def next_epoch(store: ObjectStore, job: str, launch: str) -> int:
@@ -249,11 +252,11 @@ def of_waiting_results(store: ObjectStore, job: str, stage: str, read: Callable[
         NotFoundError: they are gone, and nobody has written them.
     """
     before = None
-    while found := documents.read(store, keys.results(job, stage), ResultsPosition):
+    while found := documents.find(store, keys.results(job, stage), ResultsPosition):
         try:
-            return read(found.value)
+            return read(found)
         except NotFoundError:
-            if found.value == before:
+            if found == before:
                 raise
-            before = found.value
+            before = found
     return None

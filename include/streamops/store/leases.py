@@ -89,8 +89,7 @@ def check(store: ObjectStore, lease: Lease) -> None:
     Raises:
         LeaseLostError: it is not; nothing may be written any more.
     """
-    found = documents.read(store, keys.lease(lease.job), Lease)
-    _own(found.value if found else None, lease)
+    _own(jobs.lease(store, lease.job), lease)
 
 
 def _own(found: Lease | None, lease: Lease) -> Lease:

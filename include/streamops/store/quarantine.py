@@ -39,11 +39,7 @@ def put(store: ObjectStore, job: str, stage: str, version: str, points: Sequence
 
 def read(store: ObjectStore, job: str) -> Iterator[tuple[RefusedPoints, RefusedPoint]]:
     """Each point that is put aside once, with those that were refused together with it; oldest first."""
-    groups = [
-        found.value
-        for info in store.list(keys.quarantine(job))
-        if (found := documents.read(store, info.key, RefusedPoints))
-    ]
+    groups = documents.every(store, keys.quarantine(job), RefusedPoints)
     seen: set[str] = set()
     for group in sorted(groups, key=lambda item: item.at):
         for item in group.points:

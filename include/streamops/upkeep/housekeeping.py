@@ -145,5 +145,5 @@ def holding(store: ObjectStore, job: str, what: str, owner: Owner, finished: Fin
 
 def _open(store: ObjectStore, job: str, operation_id: str) -> bool:
     """Whether an operation was begun, and is neither finished nor undone."""
-    found = documents.read(store, keys.operation(job, operation_id), Operation)
-    return found is not None and found.value.state not in OVER
+    found = documents.find(store, keys.operation(job, operation_id), Operation)
+    return found is not None and found.state not in OVER

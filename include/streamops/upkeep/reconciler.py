@@ -270,10 +270,9 @@ class Reconciler:
         if record.launch is None:
             return None
         try:
-            found = documents.read(self.engine.store, keys.second_driver(record.job, record.launch), DriverStatus)
+            return documents.find(self.engine.store, keys.second_driver(record.job, record.launch), DriverStatus)
         except DamagedError:
             return None
-        return found.value if found else None
 
     def _second(self, record: JobRecord, look: Look) -> _Second | None:
         """What to do about the job's second driver."""

@@ -186,9 +186,9 @@ class RestoreTests:
     def _deployed(self, manifest: Manifest) -> Deployment | None:
         """The deployment it was taken of, with its params and topics; None for one of another installation."""
         key = keys.deployment(manifest.job, manifest.deployment)
-        found = documents.read(self.engine.store, key, Deployment)
-        if found is not None and found.value.artifact_sha256 == manifest.artifact_sha256:
-            return found.value
+        found = documents.find(self.engine.store, key, Deployment)
+        if found is not None and found.artifact_sha256 == manifest.artifact_sha256:
+            return found
         self.say(
             f"Deployment {manifest.deployment} of {manifest.job} is not known here: its version's own settings are used"
         )

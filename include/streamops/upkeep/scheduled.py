@@ -26,17 +26,16 @@ def plan_of(store: ObjectStore, job: str) -> tuple[Snapshots | None, datetime | 
     if record is None or record.desired != "running" or not record.deployment:
         return None, None
     plan = artifacts.snapshot_plan(store, record)
-    deployment = documents.read(store, keys.deployment(job, record.deployment), records.Deployment)
+    deployment = documents.find(store, keys.deployment(job, record.deployment), records.Deployment)
     if plan is None or deployment is None:
         return plan, None
-    since = deployment.value.created
+    since = deployment.created
     return plan, max(since, record.snapshots.since) if record.snapshots else since
 
 
 def last_of(store: ObjectStore, job: str) -> Last | None:
     """What the schedule of a job did last."""
-    found = documents.read(store, keys.snapshot_schedule(job), Last)
-    return found.value if found else None
+    return documents.find(store, keys.snapshot_schedule(job), Last)
 
 
 def due_now(store: ObjectStore, moment: datetime, say: Callable[[str], None] = lambda line: None) -> dict[str, Due]:

@@ -255,8 +255,8 @@ def topics_read(store: ObjectStore, job: str) -> set[str]:
     """Every topic that a published version of a job reads, or that a deployment was told to read instead."""
     sources = [item.definition.sources for item in manifests(store, job)]
     defined = {(name, source.address) for found in sources for name, source in found.items() if source.kafka}
-    deployed = [documents.read(store, info.key, Deployment) for info in store.list(keys.deployments(job))]
-    given = {pair for found in deployed if found for pair in found.value.topics.items()}
+    deployed = documents.every(store, keys.deployments(job), Deployment)
+    given = {pair for found in deployed for pair in found.topics.items()}
     names = {name for name, _ in defined}
     return {topic for _, topic in defined} | {place for name, place in given if name in names}
 
@@ -296,8 +296,7 @@ def manifests(store: ObjectStore, job: str) -> list[ArtifactManifest]:
 
 
 def _find(store: ObjectStore, job: str, version: str) -> ArtifactManifest | None:
-    found = documents.read(store, keys.artifact_manifest(job, version), ArtifactManifest)
-    return found.value if found else None
+    return documents.find(store, keys.artifact_manifest(job, version), ArtifactManifest)
 
 
 def _require_same(earlier: ArtifactManifest, sha: str) -> None:

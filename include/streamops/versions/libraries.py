@@ -100,11 +100,10 @@ def publish(store: ObjectStore, directory: Path) -> LibraryManifest:
 
 def require_same(store: ObjectStore, use: LibraryUse) -> None:
     """Raise PublishedError if the version is published here with other content."""
-    if (found := documents.read(store, keys.library_manifest(use.name, use.version), LibraryManifest)) and (
-        found.value.sha256 != use.sha256
-    ):
+    found = documents.find(store, keys.library_manifest(use.name, use.version), LibraryManifest)
+    if found and found.sha256 != use.sha256:
         raise PublishedError(
-            f"Library {use.label} is published here with other content ({found.value.sha256[:12]}, asked for is "
+            f"Library {use.label} is published here with other content ({found.sha256[:12]}, asked for is "
             f"{use.sha256[:12]}), so what was made with it cannot be continued here."
         )
 
@@ -170,17 +169,15 @@ def names(store: ObjectStore) -> list[str]:
 
 def versions(store: ObjectStore, library: str) -> list[LibraryManifest]:
     """Published versions of a library, oldest first."""
-    found = [
-        documents.read(store, keys.library_manifest(library, entry.rstrip("/").rpartition("/")[2]), LibraryManifest)
-        for entry in store.prefixes(keys.library_versions(library))
-    ]
-    return sorted((item.value for item in found if item), key=lambda item: item.published)
+    names = keys.names_in(store.prefixes(keys.library_versions(library)))
+    found = (documents.find(store, keys.library_manifest(library, name), LibraryManifest) for name in names)
+    return sorted((item for item in found if item), key=lambda item: item.published)
 
 
 def load(store: ObjectStore, library: str, version: str) -> LibraryManifest:
     """A published version. Raises NotFoundError, which names those that are published."""
-    if found := documents.read(store, keys.library_manifest(library, version), LibraryManifest):
-        return found.value
+    if found := documents.find(store, keys.library_manifest(library, version), LibraryManifest):
+        return found
     known = ", ".join(item.version for item in versions(store, library)) or "none"
     raise NotFoundError(
         f"Library {library} has no version {version} (published: {known}); 'streamops libraries publish DIR' adds one."

@@ -268,15 +268,15 @@ def _stage(
 ) -> StageTried:
     """One stage of both: windows are compared that ended since the new one is level, and that both have closed."""
     store, ledger = context.ports.store, context.ports.ledger
-    shadow = documents.read(store, keys.shadow(context.job, name), Shadow)
-    if shadow is None or shadow.value.deployment != context.number:
+    shadow = documents.find(store, keys.shadow(context.job, name), Shadow)
+    if shadow is None or shadow.deployment != context.number:
         raise UnhealthyError(f"Stage {name} has not run in shadow in this operation; rehearse again.")
     mine, other = (status.stages.get(name, StageStatus()) for _, status in (old, new))
     from_ms = int(_since(context).timestamp() * 1000)
     until_ms = min(mine.watermark_ms or 0, other.watermark_ms or 0)
     topic = keys.results_topic(context.job, name)
     end = ledger.end_offsets(topic)["0"]  # after the watermarks: all that these have closed is in the topic
-    given = Given(shadow.value, from_ms, until_ms).take(ledger.read_keyed(topic, shadow.value.since, end))
+    given = Given(shadow, from_ms, until_ms).take(ledger.read_keyed(topic, shadow.since, end))
     before, after = (definition.stages[name].sinks[0].influxdb for definition in
                      (_running(context), context.version().definition))  # fmt: skip
     assert before is not None  # a real-time stage has one

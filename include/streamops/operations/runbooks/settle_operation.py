@@ -62,12 +62,11 @@ class SettleOperation(Request):
 
 def _of(context: StepContext) -> Operation:
     asked = context.asked(SettleOperation)
-    found = documents.read(context.ports.store, keys.operation(asked.job, asked.operation), Operation)
-    if found is None:
-        raise NotFoundError(
-            f"There is no operation {asked.operation!r} of {label(asked.job)}; 'streamops operations' lists them."
-        )
-    return found.value
+    if found := documents.find(context.ports.store, keys.operation(asked.job, asked.operation), Operation):
+        return found
+    raise NotFoundError(
+        f"There is no operation {asked.operation!r} of {label(asked.job)}; 'streamops operations' lists them."
+    )
 
 
 def check(context: StepContext) -> Checked:
