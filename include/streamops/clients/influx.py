@@ -6,6 +6,7 @@ import csv
 import io
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -90,10 +91,8 @@ class Points:
 
     def ping(self) -> None:
         """Make sure that InfluxDB answers at all."""
-        try:
+        with self._asking("a ping"):
             self._client.api_client.call_api("/ping", "GET", _preload_content=False)  # type: ignore[no-untyped-call]
-        except (ApiException, urllib3.exceptions.HTTPError, OSError) as error:
-            raise self._translated(error, "a ping") from error
 
     def write_lines(self, lines: bytes | Iterable[str]) -> None:
         """Write line protocol with times in milliseconds; a point that is there already is overwritten.
@@ -104,10 +103,8 @@ class Points:
         body = lines if isinstance(lines, bytes) else "\n".join(lines).encode()
         if not body:
             return
-        try:
+        with self._asking(_WRITE):
             self._writer.write(self.bucket, self.org, body, write_precision="ms")  # type: ignore[arg-type]
-        except (ApiException, urllib3.exceptions.HTTPError, OSError) as error:
-            raise self._translated(error, _WRITE) from error
 
     def read(
         self, measurement: str, start_ms: int, end_ms: int, tags: Sequence[str] = (), field: str = "value"
@@ -125,18 +122,14 @@ class Points:
         )
         if end_ms <= start_ms:
             return
-        try:
+        with self._asking("a query"):
             answer = self._client.query_api().query_raw(query, self.org)
             yield from _rows(io.TextIOWrapper(io.BufferedReader(_Stream(answer)), encoding="utf-8", newline=""), tags)
-        except (ApiException, urllib3.exceptions.HTTPError, OSError) as error:
-            raise self._translated(error, "a query") from error
 
     def records(self, query: str) -> list[dict[str, Any]]:
         """The rows of any Flux query, with their columns; for answers that are small."""
-        try:
+        with self._asking("a query"):
             tables = self._client.query_api().query(query, self.org)
-        except (ApiException, urllib3.exceptions.HTTPError, OSError) as error:
-            raise self._translated(error, "a query") from error
         return [record.values for table in tables for record in table.records]
 
     def delete(self, measurement: str, start_ms: int, end_ms: int, tags: Mapping[str, str] | None = None) -> None:
@@ -144,13 +137,19 @@ class Points:
         where = " AND ".join(
             f"{key}={json.dumps(value)}" for key, value in {"_measurement": measurement, **(tags or {})}.items()
         )
-        try:
+        with self._asking("a deletion"):
             # The server's end is inclusive, in nanoseconds.
             self._client.delete_api().delete(
                 _moment(start_ms), _moment(end_ms) - timedelta(microseconds=1), where, self.bucket, self.org
             )
+
+    @contextmanager
+    def _asking(self, what: str) -> Iterator[None]:
+        """Let the client's errors be ours; ``what`` is asked for."""
+        try:
+            yield
         except (ApiException, urllib3.exceptions.HTTPError, OSError) as error:
-            raise self._translated(error, "a deletion") from error
+            raise self._translated(error, what) from error
 
     def _translated(self, error: Exception, what: str) -> StreamOpsError:
         status = getattr(error, "status", None)

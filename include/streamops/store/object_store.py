@@ -8,6 +8,7 @@ import email.utils
 import hashlib
 import io
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import IO, Any
@@ -152,21 +153,17 @@ class ObjectStore:
     def get(self, key: str, version_id: str | None = None) -> Stored:
         """Read one object. Raises NotFoundError."""
         extra = {"VersionId": version_id} if version_id else {}
-        try:
+        with self._asking(key):
             answer = self._s3.get_object(Bucket=self.bucket, Key=key, **extra)
             said = email.utils.parsedate_to_datetime(answer["ResponseMetadata"]["HTTPHeaders"]["date"])
             return Stored(answer["Body"].read(), answer["ETag"], said - answer["LastModified"])
-        except (ClientError, BotoCoreError) as error:
-            raise self._translated(error, key) from error
 
     def chunks(self, key: str, version_id: str | None = None, size: int = 1 << 20) -> Iterator[bytes]:
         """The bytes of one object, piece by piece. Raises NotFoundError."""
         extra = {"VersionId": version_id} if version_id else {}
-        try:
+        with self._asking(key):
             answer = self._s3.get_object(Bucket=self.bucket, Key=key, **extra)
             yield from answer["Body"].iter_chunks(size)
-        except (ClientError, BotoCoreError) as error:
-            raise self._translated(error, key) from error
 
     def put_file(self, key: str, body: IO[bytes], sha256: str) -> str | None:
         """Write one object from a file, refused by the server if its SHA-256 (hex) is another.
@@ -175,10 +172,8 @@ class ObjectStore:
             The version id of what was written.
         """
         checksum = base64.b64encode(bytes.fromhex(sha256)).decode()
-        try:
+        with self._asking(key):
             answer = self._s3.put_object(Bucket=self.bucket, Key=key, Body=body, ChecksumSHA256=checksum)
-        except (ClientError, BotoCoreError) as error:
-            raise self._translated(error, key) from error
         version: str | None = answer.get("VersionId")
         return version
 
@@ -195,10 +190,8 @@ class ObjectStore:
             sent += more
             progress(sent)
 
-        try:
+        with self._asking(key):
             self._s3.upload_fileobj(body, self.bucket, key, Callback=count)
-        except (ClientError, BotoCoreError) as error:
-            raise self._translated(error, key) from error
 
     def opened(self, key: str) -> IO[bytes]:
         """One object as a file, which need not be read in order. Raises NotFoundError; so do reads."""
@@ -208,11 +201,9 @@ class ObjectStore:
 
     def _range(self, key: str, version_id: str | None, start: int, end: int) -> bytes:
         extra = {"VersionId": version_id} if version_id else {}
-        try:
+        with self._asking(key):
             asked = f"bytes={start}-{end - 1}"
             return bytes(self._s3.get_object(Bucket=self.bucket, Key=key, Range=asked, **extra)["Body"].read())
-        except (ClientError, BotoCoreError) as error:
-            raise self._translated(error, key) from error
 
     def place(self, key: str, body: bytes, sha256: str) -> None:
         """Make sure that these bytes lie under a key that is theirs alone; ``sha256`` is their hash, in hex."""
@@ -234,20 +225,16 @@ class ObjectStore:
             ConflictError: the condition did not hold.
         """
         condition = {"IfMatch": if_match} if if_match else {"IfNoneMatch": "*"} if if_absent else {}
-        try:
+        with self._asking(key):
             return str(self._s3.put_object(Bucket=self.bucket, Key=key, Body=body, **condition)["ETag"])
-        except (ClientError, BotoCoreError) as error:
-            raise self._translated(error, key) from error
 
     def copy(self, source: str, target: str, size: int, source_version: str | None = None) -> Copied:
         """Copy ``size`` bytes inside the bucket; the server computes the hash on the way. Raises NotFoundError."""
         origin = {"Bucket": self.bucket, "Key": source} | ({"VersionId": source_version} if source_version else {})
         if size > LARGEST_COPY:
             return self._copy_in_parts(origin, target)
-        try:
+        with self._asking(source):
             answer = self._s3.copy_object(Bucket=self.bucket, Key=target, CopySource=origin, ChecksumAlgorithm="SHA256")
-        except (ClientError, BotoCoreError) as error:
-            raise self._translated(error, source) from error
         # AWS puts the hash into the body, MinIO into a header.
         headers = answer["ResponseMetadata"]["HTTPHeaders"]
         checksum = answer["CopyObjectResult"].get("ChecksumSHA256") or headers.get("x-amz-checksum-sha256")
@@ -258,10 +245,8 @@ class ObjectStore:
     def _copy_in_parts(self, origin: dict[str, str], target: str) -> Copied:
         """As S3 wants it above ``LARGEST_COPY``. It then knows no hash of the whole, so the copy is read once."""
         parts = TransferConfig(multipart_threshold=LARGEST_COPY, multipart_chunksize=PART)
-        try:
+        with self._asking(origin["Key"]):
             self._s3.copy(origin, self.bucket, target, Config=parts)
-        except (ClientError, BotoCoreError) as error:
-            raise self._translated(error, origin["Key"]) from error
         version = self.head(target).version_id
         return Copied(target, self.hashed(target, version), version)
 
@@ -275,10 +260,8 @@ class ObjectStore:
     def head(self, key: str, version_id: str | None = None) -> Head:
         """Size, hash and version of one object. Raises NotFoundError."""
         extra = {"VersionId": version_id} if version_id else {}
-        try:
+        with self._asking(key):
             answer = self._s3.head_object(Bucket=self.bucket, Key=key, ChecksumMode="ENABLED", **extra)
-        except (ClientError, BotoCoreError) as error:
-            raise self._translated(error, key) from error
         checksum = answer.get("ChecksumSHA256")
         whole = answer.get("ChecksumType") != "COMPOSITE" and "-" not in (checksum or "")
         sha256 = base64.b64decode(checksum).hex() if checksum and whole else None
@@ -294,32 +277,26 @@ class ObjectStore:
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """Every object below ``prefix``, in key order."""
-        try:
+        with self._asking(prefix):
             for page in self._s3.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=prefix):
                 for entry in page.get("Contents", ()):
                     yield ObjectInfo(entry["Key"], entry["Size"], entry["ETag"], entry["LastModified"])
-        except (ClientError, BotoCoreError) as error:
-            raise self._translated(error, prefix) from error
 
     def prefixes(self, prefix: str) -> builtins.list[str]:
         """The names directly below ``prefix``, each with its closing slash."""
-        try:
+        with self._asking(prefix):
             pages = self._s3.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=prefix, Delimiter="/")
             return [entry["Prefix"] for page in pages for entry in page.get("CommonPrefixes", ())]
-        except (ClientError, BotoCoreError) as error:
-            raise self._translated(error, prefix) from error
 
     def delete(self, keys: Iterable[str]) -> None:
         """Remove objects; one that is not there is not an error."""
-        try:
+        with self._asking("objects"):
             for key in keys:
                 self._s3.delete_object(Bucket=self.bucket, Key=key)
-        except (ClientError, BotoCoreError) as error:
-            raise self._translated(error, "objects") from error
 
     def versions(self, prefix: str) -> Iterator[Version]:
         """Every version and delete marker below ``prefix``, in key order."""
-        try:
+        with self._asking(prefix):
             for page in self._s3.get_paginator("list_object_versions").paginate(Bucket=self.bucket, Prefix=prefix):
                 found = [(entry, False) for entry in page.get("Versions", ())]
                 found += [(entry, True) for entry in page.get("DeleteMarkers", ())]
@@ -328,13 +305,11 @@ class ObjectStore:
                     yield Version(
                         entry["Key"], entry["VersionId"], size, entry["LastModified"], entry["IsLatest"], marker
                     )
-        except (ClientError, BotoCoreError) as error:
-            raise self._translated(error, prefix) from error
 
     def delete_versions(self, versions: Iterable[Version]) -> None:
         """Remove versions for good; nothing brings them back. One that is not there is not an error."""
         names = [{"Key": version.key, "VersionId": version.version_id} for version in versions]
-        try:
+        with self._asking("old versions"):
             for start in range(0, len(names), 1000):
                 batch = {"Objects": names[start : start + 1000], "Quiet": True}
                 answer = self._s3.delete_objects(Bucket=self.bucket, Delete=batch)
@@ -345,8 +320,14 @@ class ObjectStore:
                         f"The object store did not remove {refused[0]['Key']} and {len(refused) - 1} more "
                         f"({refused[0].get('Code')}); check the credentials and run it again."
                     )
+
+    @contextmanager
+    def _asking(self, key: str) -> Iterator[None]:
+        """Let the SDK's errors be ours; ``key`` is what they are about."""
+        try:
+            yield
         except (ClientError, BotoCoreError) as error:
-            raise self._translated(error, "old versions") from error
+            raise self._translated(error, key) from error
 
     def _translated(self, error: Exception, key: str) -> StreamOpsError:
         if isinstance(error, ClientError):
