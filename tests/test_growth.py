@@ -34,8 +34,8 @@ KEPT = {
     "manifest": keys.manifest(JOB, "s"),
     "snapshot's data": f"{keys.snapshot_data(JOB, 'attempt-1', 'a')}metadata",
     "artifact": keys.artifact(JOB, "v1", "a" * 64),
-    "cluster": keys.cluster(),
-    "inventory": keys.inventory(),
+    "cluster": keys.CLUSTER_RECORD,
+    "inventory": keys.INVENTORY,
 }
 
 
@@ -91,7 +91,7 @@ def test_a_job_that_runs_writes_no_object_again_and_again_that_keeps_its_version
 def test_a_server_that_cannot_tell_prefixes_apart_versions_everything(
     bucket: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keys, "unversioned", lambda: tuple(f"jobs/{n}/" for n in range(11)))  # MinIO takes ten
+    monkeypatch.setattr(keys, "UNVERSIONED", tuple(f"jobs/{n}/" for n in range(11)))  # MinIO takes ten
     settings = object_server.as_root(bucket).model_copy(update={"s3_bucket": f"{bucket.s3_bucket}-all"})
     assert provision.ensure_bucket(settings)
     store = ObjectStore(settings)
@@ -134,4 +134,4 @@ def test_old_versions_go_after_days_that_everybody_can_read(bucket: Settings) ->
         Bucket=bucket.s3_bucket
     )
     days = {rule["Filter"]["Prefix"]: rule["NoncurrentVersionExpiration"]["NoncurrentDays"] for rule in found["Rules"]}
-    assert days == keys.old_versions_days()
+    assert days == keys.OLD_VERSIONS_DAYS

@@ -54,8 +54,8 @@ PLACES = {  # one key of each kind
     "operation": keys.operation(JOB, "deploy-1"),
     "told": keys.told(JOB, "deploy-1"),
     "rehearsal": keys.rehearsal(JOB, "rehearse-1"),
-    "cluster": keys.cluster(),
-    "inventory": keys.inventory(),
+    "cluster": keys.CLUSTER_RECORD,
+    "inventory": keys.INVENTORY,
 }
 EVERYTHING = set(PLACES)
 UNVERSIONED = {"checkpoint", "warm-up", "control", "status", "second", "results", "log", "lease", "lock"}

@@ -52,7 +52,7 @@ def questions(settings: Settings) -> dict[str, Callable[[], object]]:
             dashboard.newest(["avg_1s"])
 
     asked: dict[str, Callable[[], object]] = {
-        "Object store": lambda: ObjectStore(settings).prefixes(keys.jobs()),
+        "Object store": lambda: ObjectStore(settings).prefixes(keys.JOBS),
         "Kafka": kafka,
         "InfluxDB": influx,
     }

@@ -420,4 +420,4 @@ def test_an_operation_of_the_cluster_that_airflow_forgot_is_taken_back_with_its_
 def test_the_keys_of_the_cluster_are_beside_those_of_jobs() -> None:
     assert keys.lock(CLUSTER) == "cluster/lock.json"
     assert keys.operation(CLUSTER, "x").startswith("cluster/operations/")
-    assert not keys.lock(CLUSTER).startswith(keys.jobs())
+    assert not keys.lock(CLUSTER).startswith(keys.JOBS)

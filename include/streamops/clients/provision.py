@@ -42,7 +42,7 @@ class Identity:
 def ensure_bucket(settings: BucketSettings, *, every_version: bool = False) -> bool:
     """Create the bucket with versioning on; True if it was created now.
 
-    What comes and goes all the time (``keys.unversioned``) has no versions at a MinIO; at another server, and in a
+    What comes and goes all the time (``keys.UNVERSIONED``) has no versions at a MinIO; at another server, and in a
     bucket that has versions of it, those of checkpoints expire after a day, because Spark deletes batches all the time,
     and a delete alone frees nothing there.
 
@@ -58,7 +58,7 @@ def ensure_bucket(settings: BucketSettings, *, every_version: bool = False) -> b
         if created:
             client.create_bucket(Bucket=settings.s3_bucket)
         fresh = client.get_bucket_versioning(Bucket=settings.s3_bucket).get("Status") is None
-        if fresh and (every_version or not _version_all_but(settings, keys.unversioned())):
+        if fresh and (every_version or not _version_all_but(settings, keys.UNVERSIONED)):
             client.put_bucket_versioning(Bucket=settings.s3_bucket, VersioningConfiguration={"Status": "Enabled"})
         if every_version:
             return created
@@ -73,7 +73,7 @@ def ensure_bucket(settings: BucketSettings, *, every_version: bool = False) -> b
                         "NoncurrentVersionExpiration": {"NoncurrentDays": days},
                         "Expiration": {"ExpiredObjectDeleteMarker": True},
                     }
-                    for prefix, days in keys.old_versions_days().items()
+                    for prefix, days in keys.OLD_VERSIONS_DAYS.items()
                 ]
             },
         )

@@ -40,12 +40,12 @@ class PublishedInventory(Stored):
 
 def publish_inventory(store: ObjectStore, inventory: Inventory) -> None:
     """Let every host of the installation know the nodes, whatever is there."""
-    documents.write(store, keys.inventory(), PublishedInventory(inventory=inventory))
+    documents.write(store, keys.INVENTORY, PublishedInventory(inventory=inventory))
 
 
 def published_inventory(store: ObjectStore) -> Inventory:
     """The nodes as the stack knew them when it started last. Raises NotFoundError."""
-    if found := documents.find(store, keys.inventory(), PublishedInventory):
+    if found := documents.find(store, keys.INVENTORY, PublishedInventory):
         return found.inventory
     raise NotFoundError(
         "The nodes of this installation are not in its object store; its stack puts them there when it starts "
@@ -55,7 +55,7 @@ def published_inventory(store: ObjectStore) -> Inventory:
 
 def read(store: ObjectStore) -> ClusterRecord:
     """The record; that of a cluster that was never operated on when there is none."""
-    return documents.find(store, keys.cluster(), ClusterRecord) or ClusterRecord()
+    return documents.find(store, keys.CLUSTER_RECORD, ClusterRecord) or ClusterRecord()
 
 
 def change(store: ObjectStore, update: Mapping[str, object]) -> ClusterRecord:
@@ -68,4 +68,4 @@ def change(store: ObjectStore, update: Mapping[str, object]) -> ClusterRecord:
     def changed(old: ClusterRecord | None) -> ClusterRecord:
         return (old or ClusterRecord()).model_copy(update=dict(update))
 
-    return documents.update(store, keys.cluster(), ClusterRecord, changed).value
+    return documents.update(store, keys.CLUSTER_RECORD, ClusterRecord, changed).value

@@ -105,9 +105,7 @@ def list(store: ObjectStore, job: str | None = None) -> builtins.list[Manifest]:
 
 def entries(store: ObjectStore, job: str | None = None) -> builtins.list[Entry]:
     """Every manifest in the bucket, or of one job, the oldest first."""
-    prefixes = (
-        [keys.snapshots(job)] if job else [f"{prefix}manifests/" for prefix in store.prefixes(keys.all_snapshots())]
-    )
+    prefixes = [keys.snapshots(job)] if job else [f"{prefix}manifests/" for prefix in store.prefixes(keys.SNAPSHOTS)]
     found = [info for prefix in prefixes for info in store.list(prefix) if info.key.endswith(".json")]
     with ThreadPoolExecutor(checkpoints.THREADS) as pool:
         listed = [entry for entry in pool.map(lambda info: _entry(store, info), found) if entry is not None]
@@ -128,7 +126,7 @@ def sharing(store: ObjectStore, job: str, key: str) -> builtins.list[str]:
 
 
 def _entry(store: ObjectStore, info: ObjectInfo) -> Entry | None:
-    job, _, name = info.key.removeprefix(keys.all_snapshots()).removesuffix(".json").split("/", 2)
+    job, _, name = info.key.removeprefix(keys.SNAPSHOTS).removesuffix(".json").split("/", 2)
     try:
         manifest = read(store, info.key)
     except NotFoundError:  # removed between the listing and the reading

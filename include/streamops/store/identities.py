@@ -30,14 +30,14 @@ def policy(name: Name, bucket: str) -> dict[str, Any]:
 
 
 def _jobs(bucket: str) -> list[dict[str, Any]]:
-    seen = (*keys.every_artifact(), *keys.every_checkpoint(), *keys.every_checkpoint_ancestor(), *keys.every_job())
-    read = (*seen, keys.cluster())  # a node that starts asks whether it is a member
+    seen = (*keys.EVERY_ARTIFACT, *keys.EVERY_CHECKPOINT, *keys.EVERY_CHECKPOINT_ANCESTOR, *keys.EVERY_JOB)
+    read = (*seen, keys.CLUSTER_RECORD)  # a node that starts asks whether it is a member
     listing = _listing(bucket, ("s3:ListBucket",)) | {"Condition": {"StringLike": {"s3:prefix": list(seen)}}}
     return [
         listing,
         _objects("Allow", _READ, bucket, read),
-        _objects("Allow", _WRITE, bucket, (*keys.every_checkpoint(), *keys.every_driver_note())),
-        _objects("Allow", ("s3:DeleteObject",), bucket, (*keys.every_checkpoint(), *keys.every_driver_scrap())),
+        _objects("Allow", _WRITE, bucket, (*keys.EVERY_CHECKPOINT, *keys.EVERY_DRIVER_NOTE)),
+        _objects("Allow", ("s3:DeleteObject",), bucket, (*keys.EVERY_CHECKPOINT, *keys.EVERY_DRIVER_SCRAP)),
         _no_version(bucket),
     ]
 
@@ -45,7 +45,7 @@ def _jobs(bucket: str) -> list[dict[str, Any]]:
 def _operations(bucket: str) -> list[dict[str, Any]]:
     return [
         _listing(bucket),
-        _objects("Allow", (*_READ, *_WRITE), bucket, keys.everything()),
+        _objects("Allow", (*_READ, *_WRITE), bucket, keys.EVERYTHING),
         _no_version(bucket),
         {"Effect": "Allow", "Action": ["admin:StorageInfo"]},  # how much room there is for a snapshot
     ]
@@ -55,16 +55,16 @@ def _retention(bucket: str) -> list[dict[str, Any]]:
     versions = ("s3:DeleteObject", "s3:DeleteObjectVersion")
     return [
         _listing(bucket),
-        _objects("Allow", _READ, bucket, keys.everything()),
-        _objects("Allow", _WRITE, bucket, (*keys.every_lock(), *keys.every_snapshot_entry())),
-        _objects("Allow", versions, bucket, keys.every_removable()),
+        _objects("Allow", _READ, bucket, keys.EVERYTHING),
+        _objects("Allow", _WRITE, bucket, (*keys.EVERY_LOCK, *keys.EVERY_SNAPSHOT_ENTRY)),
+        _objects("Allow", versions, bucket, keys.EVERY_REMOVABLE),
     ]
 
 
 def _logs(bucket: str) -> list[dict[str, Any]]:
     return [
         {"Effect": "Allow", "Action": ["s3:ListBucket"], "Resource": [f"arn:aws:s3:::{bucket}"]},
-        _objects("Allow", ("s3:GetObject", "s3:PutObject"), bucket, keys.everything()),
+        _objects("Allow", ("s3:GetObject", "s3:PutObject"), bucket, keys.EVERYTHING),
     ]
 
 
@@ -77,7 +77,7 @@ def _listing(bucket: str, actions: Iterable[str] = _LIST) -> dict[str, Any]:
 
 def _no_version(bucket: str) -> dict[str, Any]:
     # Said, not left out: MinIO lets those who may delete an object delete its versions too, unless this is denied.
-    return _objects("Deny", ("s3:DeleteObjectVersion",), bucket, keys.everything())
+    return _objects("Deny", ("s3:DeleteObjectVersion",), bucket, keys.EVERYTHING)
 
 
 def _objects(effect: str, actions: Iterable[str], bucket: str, patterns: Iterable[str]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 def names(store: ObjectStore) -> list[str]:
     """Every job of which the bucket holds anything: a record, a published version or a snapshot."""
-    places = (keys.jobs(), keys.artifacts(), keys.all_snapshots())
+    places = (keys.JOBS, keys.ARTIFACTS, keys.SNAPSHOTS)
     return sorted({name for place in places for name in keys.names_in(store.prefixes(place))})
 
 

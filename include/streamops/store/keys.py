@@ -4,10 +4,13 @@ from streamops.model.names import CLUSTER, checked
 
 UPLOAD = "upload-"  # begins, in the place of an attempt's name, the name of an archive that is to be imported
 
-
-def artifacts() -> str:
-    """Prefix of all published versions of all jobs."""
-    return "artifacts/"
+# Of no single job: prefixes, and the cluster's two documents.
+ARTIFACTS = "artifacts/"  # all published versions of all jobs
+LIBRARIES = "libraries/"  # all shared libraries
+JOBS = "jobs/"  # all job records
+SNAPSHOTS = "snapshots/"  # everything that belongs to snapshots
+CLUSTER_RECORD = "cluster/record.json"  # what should be of the cluster: its nodes, and the jobs that a shutdown stopped
+INVENTORY = "cluster/inventory.json"  # which nodes there are, for hosts that have no file of them
 
 
 def artifact(job: str, version: str, sha256: str | None) -> str:
@@ -25,14 +28,9 @@ def runtime(sha256: str) -> str:
     return f"runtimes/{sha256}.zip"
 
 
-def libraries() -> str:
-    """Prefix of all shared libraries."""
-    return "libraries/"
-
-
 def library_versions(library: str) -> str:
     """Prefix of all published versions of a shared library."""
-    return f"libraries/{checked('library', library)}/"
+    return f"{LIBRARIES}{checked('library', library)}/"
 
 
 def library(library: str, version: str, sha256: str | None) -> str:
@@ -47,27 +45,12 @@ def library_manifest(library: str, version: str) -> str:
 
 def versions(job: str) -> str:
     """Prefix of all published versions of a job."""
-    return f"{artifacts()}{checked('job', job)}/"
-
-
-def jobs() -> str:
-    """Prefix of all job records."""
-    return "jobs/"
+    return f"{ARTIFACTS}{checked('job', job)}/"
 
 
 def _home(scope: str) -> str:
     """Prefix of what operations keep about their object: a job, or the cluster."""
     return "cluster/" if scope == CLUSTER else f"jobs/{checked('job', scope)}/"
-
-
-def cluster() -> str:
-    """What should be of the cluster: its nodes, and the jobs that a shutdown stopped."""
-    return "cluster/record.json"
-
-
-def inventory() -> str:
-    """Which nodes there are, for hosts that have no file of them."""
-    return "cluster/inventory.json"
 
 
 def record(job: str) -> str:
@@ -261,14 +244,9 @@ def stage(job: str, deployment: int, epoch_number: int, stage: str) -> str:
     return f"{epoch(job, deployment, epoch_number)}{checked('stage', stage)}/"
 
 
-def all_snapshots() -> str:
-    """Prefix of everything that belongs to snapshots."""
-    return "snapshots/"
-
-
 def snapshots(job: str) -> str:
     """Prefix of the manifests of a job's snapshots."""
-    return f"{all_snapshots()}{checked('job', job)}/manifests/"
+    return f"{SNAPSHOTS}{checked('job', job)}/manifests/"
 
 
 def manifest(job: str, snapshot: str) -> str:
@@ -328,70 +306,48 @@ def snapshot_schedule(job: str) -> str:
 
 # --- what the object store's policies name: * stands for anything, slashes included
 
+EVERYTHING = ("*",)
 
-def everything() -> tuple[str, ...]:
-    """All objects of the bucket."""
-    return ("*",)
+# What drivers fetch when they start: published versions, runtimes and shared libraries.
+EVERY_ARTIFACT = ("artifacts/*", "runtimes/*", "libraries/*")
 
+# What Spark owns: the checkpoints of all jobs, and those of warm-ups.
+EVERY_CHECKPOINT = ("checkpoints/*", "jobs/*/launches/*/warm-up/*")
 
-def every_artifact() -> tuple[str, ...]:
-    """What drivers fetch when they start: published versions, runtimes and shared libraries."""
-    return ("artifacts/*", "runtimes/*", "libraries/*")
+# What Spark's file system looks at above a checkpoint, where no object is: it asks for each name on the way.
+EVERY_CHECKPOINT_ANCESTOR = ("checkpoints", "jobs")
 
+# What is kept of all jobs: records, leases, locks, operations, launches, logs.
+EVERY_JOB = ("jobs/*",)
 
-def every_checkpoint() -> tuple[str, ...]:
-    """What Spark owns: the checkpoints of all jobs, and those of warm-ups."""
-    return ("checkpoints/*", "jobs/*/launches/*/warm-up/*")
+# What drivers say of themselves for a while and remove again: the second driver's state, and old chunks of logs.
+EVERY_DRIVER_SCRAP = ("jobs/*/launches/*/second.json", "jobs/*/logs/*")
 
+# What drivers say of themselves: leases, states and logs.
+EVERY_DRIVER_NOTE = (
+    *("jobs/*/lease.json", "jobs/*/launches/*/status.json", "jobs/*/results/*"),
+    *EVERY_DRIVER_SCRAP,
+)
 
-def every_checkpoint_ancestor() -> tuple[str, ...]:
-    """What Spark's file system looks at above a checkpoint, where no object is: it asks for each name on the way."""
-    return ("checkpoints", "jobs")
+# What is written over or removed again and again for as long as a job runs; only what is there now counts.
+UNVERSIONED = (
+    "checkpoints/",
+    *("jobs/*/launches/", "jobs/*/results/", "jobs/*/logs/", "jobs/*/lease.json", "jobs/*/lock.json"),
+    *("cluster/lock.json", "snapshots/*/schedule.json"),
+)
 
+# How many days versions are kept that were written over or deleted, by prefix; elsewhere for as long as needed.
+OLD_VERSIONS_DAYS = {"checkpoints/": 1, "jobs/": 14, "cluster/": 14}
 
-def every_job() -> tuple[str, ...]:
-    """What is kept of all jobs: records, leases, locks, operations, launches, logs."""
-    return ("jobs/*",)
+# The operation locks of all jobs.
+EVERY_LOCK = ("jobs/*/lock.json",)
 
+# By what a snapshot is in the catalogue, or among the removed ones.
+EVERY_SNAPSHOT_ENTRY = ("snapshots/*/manifests/*", "snapshots/*/removed/*")
 
-def every_driver_note() -> tuple[str, ...]:
-    """What drivers say of themselves: leases, states and logs."""
-    own = ("jobs/*/lease.json", "jobs/*/launches/*/status.json", "jobs/*/results/*")
-    return (*own, *every_driver_scrap())
-
-
-def every_driver_scrap() -> tuple[str, ...]:
-    """What drivers say for a while and remove again: the second driver's state, and old chunks of logs."""
-    return ("jobs/*/launches/*/second.json", "jobs/*/logs/*")
-
-
-def unversioned() -> tuple[str, ...]:
-    """What is written over or removed again and again for as long as a job runs; only what is there now counts."""
-    notes = ("jobs/*/launches/", "jobs/*/results/", "jobs/*/logs/", "jobs/*/lease.json")
-    return ("checkpoints/", *notes, "jobs/*/lock.json", "cluster/lock.json", "snapshots/*/schedule.json")
-
-
-def old_versions_days() -> dict[str, int]:
-    """How many days versions are kept that were written over or deleted, by prefix; elsewhere for as long as needed."""
-    return {"checkpoints/": 1, "jobs/": 14, "cluster/": 14}
-
-
-def every_lock() -> tuple[str, ...]:
-    """The operation locks of all jobs."""
-    return ("jobs/*/lock.json",)
-
-
-def every_snapshot() -> tuple[str, ...]:
-    """Everything that belongs to snapshots."""
-    return ("snapshots/*",)
-
-
-def every_snapshot_entry() -> tuple[str, ...]:
-    """By what a snapshot is in the catalogue, or among the removed ones."""
-    return ("snapshots/*/manifests/*", "snapshots/*/removed/*")
-
-
-def every_removable() -> tuple[str, ...]:
-    """What ``removable`` names, of all jobs."""
-    jobs = ("logs/*", "deployments/*", "launches/*", "results/*", "rehearsals/*", "lease.json", "record.json")
-    return ("checkpoints/*", *every_snapshot(), "artifacts/*", *(f"jobs/*/{name}" for name in jobs))
+# What ``removable`` names, of all jobs.
+EVERY_REMOVABLE = (
+    *("checkpoints/*", "snapshots/*", "artifacts/*"),
+    *("jobs/*/logs/*", "jobs/*/deployments/*", "jobs/*/launches/*", "jobs/*/results/*", "jobs/*/rehearsals/*"),
+    *("jobs/*/lease.json", "jobs/*/record.json"),
+)

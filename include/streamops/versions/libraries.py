@@ -164,7 +164,7 @@ def collect(directory: Path) -> tuple[LibraryDefinition, dict[str, bytes]]:
 
 def names(store: ObjectStore) -> list[str]:
     """Names of all published libraries."""
-    return [entry.split("/")[1] for entry in store.prefixes(keys.libraries())]
+    return [entry.split("/")[1] for entry in store.prefixes(keys.LIBRARIES)]
 
 
 def versions(store: ObjectStore, library: str) -> list[LibraryManifest]:
