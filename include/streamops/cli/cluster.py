@@ -25,7 +25,6 @@ app = console.noun("Show the cluster; shut it down, start it again, or scale it.
 
 
 @app.command("list", hidden=True)
-@console.guarded
 def show(json: console.Json = False) -> None:
     """Show state, version, size and members. Exit code 1 unless all members are there."""
     found = look(console.settings(), console.store())
@@ -65,10 +64,10 @@ def _scale(given: dict[str, Any]) -> None:
 SIZE = Annotated[str, typer.Argument(metavar="N|+N|-N", help="The size to reach, or how many more or fewer.")]
 SHUTDOWN, RESTART = options.Options("shutdown_cluster"), options.Options("restart_cluster")
 SCALE = options.Options("scale_cluster", without=("size", "change"))
-app.command("shutdown")(console.guarded(SHUTDOWN.command(_shut_down)))
-app.command("restart")(console.guarded(RESTART.command(_restart)))
+app.command("shutdown")(SHUTDOWN.command(_shut_down))
+app.command("restart")(RESTART.command(_restart))
 app.command("scale", context_settings={"ignore_unknown_options": True})(  # -1 is a size
-    console.guarded(SCALE.command(_scale, first=(options.argument("size", SIZE),)))
+    SCALE.command(_scale, first=(options.argument("size", SIZE),))
 )
 
 

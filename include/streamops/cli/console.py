@@ -11,7 +11,7 @@ from dataclasses import asdict, is_dataclass
 from datetime import UTC, datetime
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, ParamSpec, TypeVar
+from typing import Annotated, Any, NoReturn, TypeVar, cast
 
 import typer
 from pydantic import BaseModel
@@ -26,8 +26,7 @@ from streamops.settings import ENV_FILE, Settings
 from streamops.store import jobs
 from streamops.store.object_store import ObjectStore
 
-P = ParamSpec("P")
-R = TypeVar("R")
+Command = TypeVar("Command", bound=Callable[..., Any])
 Row = TypeVar("Row")
 Cell = Callable[[Row], object]
 
@@ -49,16 +48,24 @@ class Group(TyperGroup):
         return super().parse_args(ctx, args)
 
 
-def noun(help_text: str) -> typer.Typer:
+class App(typer.Typer):
+    """Commands, all of them ``guarded``."""
+
+    def command(self, name: str | None = None, **how: Any) -> Callable[[Command], Command]:
+        register = super().command(name, **how)
+        return lambda command: register(guarded(command))
+
+
+def noun(help_text: str) -> App:
     """A command group whose default verb is ``list``."""
-    return typer.Typer(cls=Group, help=help_text, no_args_is_help=False)
+    return App(cls=Group, help=help_text, no_args_is_help=False)
 
 
-def guarded(command: Callable[P, R]) -> Callable[P, R]:
+def guarded(command: Command) -> Command:
     """Turn an error that an operator may see into one sentence and exit code 1. An argument ``job`` may be an id."""
 
     @wraps(command)
-    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+    def run(*args: Any, **kwargs: Any) -> Any:
         try:
             if isinstance(given := kwargs.get("job"), str):
                 kwargs["job"] = job(given)
@@ -72,7 +79,7 @@ def guarded(command: Callable[P, R]) -> Callable[P, R]:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             raise typer.Exit(0) from None
 
-    return run
+    return cast(Command, run)
 
 
 def job(text: str) -> str:

@@ -29,7 +29,6 @@ LOOK_S = 3.0  # between two looks: two or three batches
 
 
 @app.command("list")
-@console.guarded
 def list_(json: console.Json = False) -> None:
     """List all jobs with state, id, and when they were submitted and ended."""
     store = console.store()
@@ -60,7 +59,6 @@ def _print_list(found: list[dict[str, object]]) -> None:
 
 
 @app.command("show")
-@console.guarded
 def show(job: Annotated[str, typer.Argument(help="The job.")], json: console.Json = False) -> None:
     """Show a job: stages, rates, lag, what limits it, and the likely next step."""
     settings, store = console.settings(), console.store()
@@ -105,11 +103,9 @@ def show(job: Annotated[str, typer.Argument(help="The job.")], json: console.Jso
     console.say(advice.next_step)
 
 
-app.command("pause", help="Keep reconciliation away from a job: it is not started again by itself.")(
-    console.guarded(verbs.pause)
-)
-app.command("log-level", help="Let loggers of a running job say more, or less.")(console.guarded(verbs.log_level))
-app.command("resume", help="Let reconciliation look after a job again.")(console.guarded(verbs.resume))
+app.command("pause", help="Keep reconciliation away from a job: it is not started again by itself.")(verbs.pause)
+app.command("log-level", help="Let loggers of a running job say more, or less.")(verbs.log_level)
+app.command("resume", help="Let reconciliation look after a job again.")(verbs.resume)
 
 
 def stages(status: DriverStatus, advice: Advice) -> None:

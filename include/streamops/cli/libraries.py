@@ -18,7 +18,6 @@ app = console.noun("List shared libraries, or publish one.")
 
 
 @app.command("list")
-@console.guarded
 def list_(json: console.Json = False) -> None:
     """List published versions, and which jobs use each."""
     store = console.store()
@@ -37,7 +36,6 @@ def list_(json: console.Json = False) -> None:
 
 
 @app.command("publish")
-@console.guarded
 def publish(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="The library's directory, with library.yaml.")],
     json: console.Json = False,

@@ -27,9 +27,9 @@ from streamops.cli import (
     story,
     verbs,
 )
-from streamops.cli.console import choose_context, guarded
+from streamops.cli.console import App, choose_context, guarded
 
-app = typer.Typer(
+app = App(
     name="streamops",
     help="Deploy, upgrade, snapshot and prove stateful streaming jobs.",
     no_args_is_help=True,
@@ -81,7 +81,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "demo": story.demo,
 }
 for name, command in COMMANDS.items():
-    app.command(name)(guarded(command))
+    app.command(name)(command)
 
 app.add_typer(jobs.app, name="jobs")
 app.add_typer(snapshots.app, name="snapshots")

@@ -22,7 +22,6 @@ Id = Annotated[str, typer.Argument(metavar="ID", help="The operation, as 'stream
 
 
 @app.command("list")
-@console.guarded
 def list_(job: console.OnlyJob = None, json: console.Json = False) -> None:
     """List operations, newest last."""
     from streamops.operations.engine import list_operations
@@ -42,7 +41,6 @@ def list_(job: console.OnlyJob = None, json: console.Json = False) -> None:
 
 
 @app.command("show")
-@console.guarded
 def show(
     operation_id: Id,
     log: Annotated[bool, typer.Option("--log", help="Its log, where a command carried it out.")] = False,
@@ -76,7 +74,6 @@ def show(
 
 
 @app.command("resume")
-@console.guarded
 def resume(
     operation_id: Id, dry_run: verbs.DRY_RUN = False, without_airflow: verbs.HERE = False, json: console.Json = False
 ) -> None:
@@ -85,7 +82,6 @@ def resume(
 
 
 @app.command("abort")
-@console.guarded
 def abort(
     operation_id: Id,
     leave_as_is: Annotated[

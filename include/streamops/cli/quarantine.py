@@ -23,7 +23,6 @@ File = Annotated[Path, typer.Argument(metavar="FILE", help="JSON lines, one poin
 
 
 @app.command("list")
-@console.guarded
 def list_(job: Job, json: console.Json = False) -> None:
     """List what is put aside, oldest first, with the reason."""
     columns: dict[str, console.Cell[tuple[RefusedPoints, RefusedPoint]]] = {
@@ -43,7 +42,6 @@ def list_(job: Job, json: console.Json = False) -> None:
 
 
 @app.command("export")
-@console.guarded
 def export(job: Job, file: File) -> None:
     """Write all points to a file, to be corrected: 'id' stays, everything else may change."""
     points = [item for _, item in quarantine.read(console.store(), job)]
@@ -52,7 +50,6 @@ def export(job: Job, file: File) -> None:
 
 
 @app.command("write")
-@console.guarded
 def write(job: Job, file: File) -> None:
     """Write corrected points to InfluxDB, and take those out of the quarantine whose id the file names."""
     points = _read(file)
@@ -68,7 +65,6 @@ def write(job: Job, file: File) -> None:
 
 
 @app.command("drop")
-@console.guarded
 def drop(
     job: Job,
     ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Points, as 'quarantine list' shows them.")],

@@ -17,7 +17,6 @@ app = console.noun("List receipts, or show one.")
 
 
 @app.command("list")
-@console.guarded
 def list_(job: console.OnlyJob = None, json: console.Json = False) -> None:
     """List receipts, newest last."""
     store, jobs = console.store_and_jobs(job)
@@ -35,7 +34,6 @@ def list_(job: console.OnlyJob = None, json: console.Json = False) -> None:
 
 
 @app.command("show")
-@console.guarded
 def show(
     operation: Annotated[str, typer.Argument(metavar="ID", help="The operation.")], json: console.Json = False
 ) -> None:

@@ -17,7 +17,6 @@ app = console.noun("List rehearsals, or show one: on the screen, as JSON, or as 
 
 
 @app.command("list")
-@console.guarded
 def list_(job: console.OnlyJob = None, json: console.Json = False) -> None:
     """List rehearsals, newest last."""
     store = console.store()
@@ -35,7 +34,6 @@ def list_(job: console.OnlyJob = None, json: console.Json = False) -> None:
 
 
 @app.command("show")
-@console.guarded
 def show(
     operation: Annotated[str, typer.Argument(metavar="ID", help="The operation.")],
     page: Annotated[

@@ -50,7 +50,6 @@ def owner() -> Owner:
 
 
 @app.command("list")
-@console.guarded
 def list_(job: console.OnlyJob = None, json: console.Json = False) -> None:
     """List snapshots, newest last."""
     store = console.store()
@@ -73,7 +72,6 @@ def list_(job: console.OnlyJob = None, json: console.Json = False) -> None:
 
 
 @app.command("show")
-@console.guarded
 def show(snapshot: Address, json: console.Json = False) -> None:
     """Show what a snapshot holds, who took it, and when it was verified."""
     store = console.store()
@@ -108,7 +106,6 @@ def show(snapshot: Address, json: console.Json = False) -> None:
 
 
 @app.command("pin")
-@console.guarded
 def pin(
     snapshot: Address,
     reason: Annotated[str, typer.Option("--reason", help="Why it must be kept.")] = "kept by hand",
@@ -122,7 +119,6 @@ def pin(
 
 
 @app.command("unpin")
-@console.guarded
 def unpin(
     snapshot: Address, dry_run: verbs.DRY_RUN = False, without_airflow: verbs.HERE = False, json: console.Json = False
 ) -> None:
@@ -135,7 +131,6 @@ def unpin(
 
 
 @app.command("remove")
-@console.guarded
 def remove(
     snapshot: Address,
     reason: Annotated[str, typer.Option("--reason", help="Why, for the list of removed ones.")] = "by hand",
@@ -150,7 +145,6 @@ def remove(
 
 
 @app.command("undelete")
-@console.guarded
 def undelete(
     snapshot: Address, dry_run: verbs.DRY_RUN = False, without_airflow: verbs.HERE = False, json: console.Json = False
 ) -> None:
@@ -171,7 +165,6 @@ def _manage(action: str, snapshot: str, told: Callable[[Operation, str], str], *
 
 
 @app.command("removed")
-@console.guarded
 def removed(job: Job, json: console.Json = False) -> None:
     """List removed snapshots that can be brought back."""
     found = catalogue.removed(console.store(), job)
@@ -188,7 +181,6 @@ def removed(job: Job, json: console.Json = False) -> None:
 
 
 @app.command("prune")
-@console.guarded
 def prune(
     job: Job,
     apply: Annotated[bool, typer.Option("--apply", help="Do it; otherwise only say what would be done.")] = False,
@@ -235,7 +227,6 @@ def prune(
 
 
 @app.command("verify")
-@console.guarded
 def verify(
     what: Annotated[str, typer.Argument(metavar="JOB[/NAME]", help="A snapshot, or all of a job.")],
     state: Annotated[bool, typer.Option("--state", help="Also let local Spark read the state itself.")] = False,
@@ -277,7 +268,6 @@ def verify(
 
 
 @app.command("diff")
-@console.guarded
 def diff(first: Address, second: Address, json: console.Json = False) -> None:
     """Compare two snapshots: batches, offsets, state and sizes of each stage."""
     store = console.store()
@@ -306,7 +296,6 @@ def diff(first: Address, second: Address, json: console.Json = False) -> None:
 
 
 @app.command("export")
-@console.guarded
 def export(snapshot: Address, file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write.")]) -> None:
     """Pack a snapshot and its published version into one file."""
     job, name = address(snapshot)
@@ -316,7 +305,6 @@ def export(snapshot: Address, file: Annotated[Path, typer.Argument(metavar="FILE
 
 
 @app.command("import")
-@console.guarded
 def import_(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A file that 'export' wrote.")],
     trust: Annotated[bool, typer.Option("--trust", help="Accept it although another installation signed it.")] = False,
@@ -338,7 +326,6 @@ def import_(
 
 
 @app.command("schedule")
-@console.guarded
 def schedule(json: console.Json = False) -> None:
     """Show each job's schedule, and how its last scheduled snapshot went."""
     from streamops.model.schedules import due

@@ -8,11 +8,10 @@ import typer
 
 from streamops.cli import console
 
-app = typer.Typer(help="The local servers.", no_args_is_help=True)
+app = console.App(help="The local servers.", no_args_is_help=True)
 
 
 @app.command()
-@console.guarded
 def up(
     generator: Annotated[bool, typer.Option(help="Start the trade generator too.")] = True,
 ) -> None:
@@ -24,7 +23,6 @@ def up(
 
 
 @app.command()
-@console.guarded
 def down() -> None:
     """Stop everything; data stays, and the jobs that should run come back with the next 'up'."""
     from stack import lifecycle
@@ -33,7 +31,6 @@ def down() -> None:
 
 
 @app.command()
-@console.guarded
 def status(json: console.Json = False) -> None:
     """Show what runs. Exit code 1 unless everything but spare workers does."""
     from stack import lifecycle
@@ -56,7 +53,6 @@ def status(json: console.Json = False) -> None:
 
 
 @app.command()
-@console.guarded
 def env() -> None:
     """Print endpoints and credentials as KEY=VALUE lines; keep them to yourself."""
     from stack import lifecycle
