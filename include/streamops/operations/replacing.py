@@ -11,7 +11,7 @@ from streamops.model.errors import DeniedError, RefusedError
 from streamops.model.records import Control, Deployment, Shadow
 from streamops.operations import checks, health, moving, refilling, steps, undo
 from streamops.operations.context import StepContext
-from streamops.operations.facts import Checked, Dismissed, Reserved, Waited
+from streamops.operations.facts import Checked, Dismissed, Reserved
 from streamops.operations.health import Health
 from streamops.operations.rehearsals import AsRun
 from streamops.operations.requests import NewVersion
@@ -227,7 +227,6 @@ SHADOWED = Step(
     "shadowed",
     "wait_shadow",
     "Wait until it has read all there is",
-    lambda context: Waited(why=context.why),
     look=look_shadow,
     awaited="Shadow",
     within=lambda asked: max(SHADOW_S, asked.healthy_timeout_s),

@@ -13,13 +13,18 @@ from typing import Any
 
 from streamops.model.errors import NotFoundError
 from streamops.operations.context import StepContext
-from streamops.operations.facts import Facts
+from streamops.operations.facts import Facts, Waited
 from streamops.operations.health import Health
 from streamops.operations.operation import Operation, Request
 
 Act = Callable[[StepContext], Facts]
 Look = Callable[[StepContext], Health]
 NOTHING = "nothing was changed; there is nothing to undo"
+
+
+def waited(context: StepContext) -> Waited:
+    """What a step does that only waits: it records what the wait ended with."""
+    return Waited(why=context.why)
 
 
 @dataclass(frozen=True)
@@ -42,7 +47,7 @@ class Step:
     name: str
     task: str
     title: str
-    act: Act
+    act: Act = waited
     look: Look | None = None
     awaited: str = ""
     within: Callable[[Any], int] = lambda asked: int(asked.healthy_timeout_s)

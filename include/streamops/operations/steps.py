@@ -32,7 +32,6 @@ from streamops.operations.facts import (
     Reserved,
     Stopped,
     Submitted,
-    Waited,
     Worked,
 )
 from streamops.operations.feeding import Feeds
@@ -294,11 +293,6 @@ def look_standby(context: StepContext) -> Health:
     return health.assess_standby(jobs.status(context.ports.store, context.job, context.launch), context.launch)
 
 
-def standby(context: StepContext) -> Waited:
-    """The new driver is warm."""
-    return Waited(why=context.why)
-
-
 def look_healthy(context: StepContext) -> Health:
     """Whether a driver works that has yet to prove itself."""
     if context.checked.unchanged:
@@ -516,9 +510,7 @@ SUBMIT = Step(
     "submit", "submit_driver", "Submit the driver to the cluster, supervised by the master", submit, submits=True
 )
 SUBMIT_STANDBY = replace(SUBMIT, title="Submit the new driver in standby, supervised by the master")
-STANDBY = Step(
-    "standby", "wait_standby", "Wait until the new driver is warm", standby, look=look_standby, awaited="Standby"
-)
+STANDBY = Step("standby", "wait_standby", "Wait until the new driver is warm", look=look_standby, awaited="Standby")
 REQUEST_STOP = Step("request_stop", "switch", "Ask the present driver to stop at a batch boundary", request_stop)
 AWAIT_STOP = Step("await_stop", "switch", "Wait until it has stopped", await_stop)
 HAND_OVER = Step("hand_over", "switch", "Give the lease to the new driver and let it run", hand_over)

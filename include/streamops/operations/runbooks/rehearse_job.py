@@ -206,11 +206,6 @@ def closed(stage: StageStatus | None, until: datetime) -> bool:
     return stage.last_commit is not None and (stage.last_commit - until).total_seconds() >= FEW_COMMITS_S
 
 
-def observed(context: StepContext) -> Waited:
-    """Everything that is compared is in the topics."""
-    return Waited(why=context.why)
-
-
 def compare(context: StepContext) -> Tried:
     """Compare the results of both versions, measure how they worked, and store what was found.
 
@@ -365,7 +360,6 @@ REHEARSE_JOB = Runbook(
             "observe",
             "observe",
             "Watch both versions for a while",
-            observed,
             look=look_observe,
             awaited="Observation",
             within=lambda asked: asked.observe_s + asked.healthy_timeout_s,

@@ -17,7 +17,7 @@ from streamops.model.records import FINAL
 from streamops.operations import cluster_checks, cluster_jobs, cluster_steps
 from streamops.operations.cluster_jobs import checked
 from streamops.operations.context import StepContext
-from streamops.operations.facts import Claimed, ClusterChecked, Ended, Finished, JobsResumed, Members, Nodes, Waited
+from streamops.operations.facts import Claimed, ClusterChecked, Ended, Finished, JobsResumed, Members, Nodes
 from streamops.operations.health import Health
 from streamops.operations.operation import Operation
 from streamops.operations.ports import NodesPort
@@ -159,11 +159,6 @@ def _grows(context: StepContext, master: Master) -> bool:
     return any(need.job in has and has[need.job] < need.resources.cores for need in cluster_checks.needs(context.ports))
 
 
-def in_use(context: StepContext) -> Waited:
-    """Jobs that want more cores use the new members."""
-    return Waited(why=context.why)
-
-
 def claim(context: StepContext) -> Claimed:
     """Take the operation lock of every job whose driver is on a leaving node. Raises LockedError."""
     return cluster_jobs.claim(context, _hosted(context))
@@ -289,7 +284,6 @@ SCALE_CLUSTER = Runbook(
             "in_use",
             "wait_in_use",
             "Wait until jobs that want more cores use the new members",
-            in_use,
             look=look_in_use,
             awaited="New members",
         ),

@@ -20,7 +20,6 @@ from streamops.operations.facts import (
     Kept,
     Recounted,
     Reserved,
-    Waited,
 )
 from streamops.operations.health import Health
 from streamops.operations.operation import Operation, Request
@@ -179,11 +178,6 @@ def look_probation(context: StepContext) -> Health:
     return probation.look(context, context.asked(UpgradeJob).probation_s)
 
 
-def watched(context: StepContext) -> Waited:
-    """The probation is over and passed; otherwise the old version comes back."""
-    return Waited(why=context.why)
-
-
 def recount(context: StepContext) -> Recounted:
     """Compare what the switch may have harmed: all results from a while before it on."""
     if not context.asked(UpgradeJob).recount:
@@ -286,7 +280,6 @@ UPGRADE_JOB = Runbook(
             "probation",
             "probation",
             "Watch the new version: failures, lag, and that it produces",
-            watched,
             look=look_probation,
             awaited="Probation",
             within=lambda asked: asked.healthy_timeout_s + asked.probation_s,
