@@ -11,10 +11,8 @@ event, as long as Kafka still has what came after. To keep a named copy of the s
 
 **What can go wrong, and how to recover.**
 
-- *Every task is skipped*: another operation holds the job; the log of `check` names it. Trigger again when it is over.
 - *The job is already stopped*: the run succeeds and changes nothing.
 - *It does not stop in time*: the run fails, and the job was told to stop; look at its log, then trigger again.
-- *Airflow or a worker died*: tasks continue at the recorded step when they are tried again. Clearing any task is safe.
 """
 
 from streamops.operations.runbooks.cancel_job import CANCEL_JOB

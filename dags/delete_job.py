@@ -13,11 +13,9 @@ results that it has written.
 
 **What can go wrong, and how to recover.**
 
-- *Every task is skipped*: another operation holds the job; the log of `check` names it. Trigger again when it is over.
 - *Another job reads a topic that is named*: refused; nothing was touched.
 - *There is no such job*: refused; nothing was touched.
 - *It does not stop in time*: the run fails and nothing is removed; look at the job's log, then trigger again.
-- *Airflow or a worker died*: tasks continue at the recorded step when they are tried again. Clearing any task is safe.
 - *It was a mistake*: objects of a versioned bucket can be brought back with the object store's own tools.
 """
 

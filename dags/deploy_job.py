@@ -12,7 +12,6 @@ its own checkpoint with `start_job`.
 
 **What can go wrong, and how to recover.**
 
-- *Every task is skipped*: another operation holds the job; the log of `check` names it. Trigger again when it is over.
 - *This version already runs*: the run succeeds and changes nothing; with other settings it is refused.
 - *Another version runs*: refused; use `upgrade_job`.
 - *State exists*: starting with empty state would count nothing that happened before, and is refused unless
@@ -24,7 +23,6 @@ its own checkpoint with `start_job`.
   your yes: name the stages in *Accept loss of state*.
 - *Not healthy in time*: the run fails; the log names the stage or the error. Nothing ran before, so nothing is
   restored. Correct the cause and trigger again.
-- *Airflow or a worker died*: tasks continue at the recorded step when they are tried again. Clearing any task is safe.
 """
 
 from streamops.operations.runbooks.deploy_job import DEPLOY_JOB

@@ -15,12 +15,11 @@ command, which uploads the file and then triggers this.
 
 **What can go wrong, and how to recover.**
 
-- *Every task is skipped*: another operation holds the job; the log of `check` names it. Trigger again when it is over.
 - *It is pinned, or in use*: it is not removed; the message says by whom.
 - *Another installation signed it*: refused. If you know where the file comes from, import it with *Trust*; the file
   is not uploaded again.
 - *The archive was altered or is cut off*: refused, and no snapshot exists. Export it again.
-- *Airflow or a worker died*: the task continues when it is tried again; an import brings only what is missing.
+- *An import was cut off*: when it is tried again, it brings only what is missing.
 """
 
 from streamops.operations.runbooks.manage_snapshot import MANAGE_SNAPSHOT

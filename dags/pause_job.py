@@ -11,9 +11,7 @@ of its driver. With *resume*, it is looked after again.
 
 **What can go wrong, and how to recover.**
 
-- *Every task is skipped*: another operation holds the job; the log of `check` names it. Trigger again when it is over.
 - *There is no such job*: refused; nothing was touched.
-- *Airflow or a worker died*: the task continues at the recorded step when it is tried again. Clearing it is safe.
 """
 
 from streamops.operations.runbooks.pause_job import PAUSE_JOB

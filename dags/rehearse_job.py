@@ -15,7 +15,6 @@ does twice the work; the page shows how late the running version was before and 
 
 **What can go wrong, and how to recover.**
 
-- *Every task is skipped*: another operation holds the job; the log of `check` names it. Trigger again when it is over.
 - *check fails*: the log says why this version cannot run beside the other. Nothing was touched.
 - *The new version does not read all there is in time, or its driver ends*: the run fails, the driver is dismissed, and
   the running version has not noticed. The job's log says why.
@@ -24,7 +23,6 @@ does twice the work; the page shows how late the running version was before and 
 - *Results differ*: the log and the page show examples. That fails the run only with *Demand equal results*, and not for
   stages that *may differ*.
 - *You want to stop it*: mark the **run** as failed. The new driver is dismissed.
-- *Airflow or a worker died*: tasks continue at the recorded step when they are tried again. Clearing any task is safe.
 """
 
 from streamops.operations.runbooks.rehearse_job import REHEARSE_JOB

@@ -12,7 +12,6 @@ run come back. A driver that the master still holds is left to the master, which
 
 **What can go wrong, and how to recover.**
 
-- *Every task is skipped*: another operation holds the cluster; the log of `check` names it.
 - *check fails*: the cluster runs already, or a node's supervisor does not answer. Nothing was touched. To start without
   a node that is broken, tick *Without missing members*.
 - *Not all members join in time*: the log names those that are missing. Repair them and trigger again, or tick *Without
@@ -21,7 +20,6 @@ run come back. A driver that the master still holds is left to the master, which
   another way (`deploy_job`), then trigger again for the rest.
 - *A job is started, but does not work or catch up in time*: the run fails, and the cluster runs all the same:
   `reconcile` looks after the job, and `streamops jobs show JOB` says what it lacks.
-- *Airflow or a worker died*: tasks continue at the recorded step when they are tried again. Clearing any task is safe.
 """
 
 from streamops.operations.runbooks.restart_cluster import RESTART_CLUSTER

@@ -14,7 +14,6 @@ Results that only the newer version wrote stay as they are.
 
 **What can go wrong, and how to recover.**
 
-- *Every task is skipped*: another operation holds the job; the log of `check` names it. Trigger again when it is over.
 - *check fails*: the log says what to correct: there is no version to go back to, the snapshot is altered, or Kafka has
   already deleted what comes after it. Nothing was touched.
 - *Not healthy in time*: what ran before runs again from its own checkpoint, and the run is failed. A job of which
@@ -22,7 +21,6 @@ Results that only the newer version wrote stay as they are.
 - *The present driver does not stop*: it loses the lease and cannot write any more; the run continues.
 - *It does not catch up in time*: the run continues to the recount, which compares what has been written by then.
 - *You want to stop it*: mark the **run** as failed. The teardowns bring back what ran before.
-- *Airflow or a worker died*: tasks continue at the recorded step when they are tried again. Clearing any task is safe.
 """
 
 from streamops.operations.runbooks.rollback_job import ROLLBACK_JOB

@@ -12,12 +12,10 @@ under a new launch; its results have a gap of some seconds, and nothing is lost.
 
 **What can go wrong, and how to recover.**
 
-- *Every task is skipped*: another operation holds the cluster; the log of `check` names it.
 - *check fails*: the size is 0 or above the inventory, a node is unknown, its supervisor does not answer, or the running
   jobs would not fit on what remains; the log has the numbers. Nothing was touched.
 - *A new worker does not join in time*: it is stopped again, and the run is failed.
 - *You want to stop it*: mark the **run** as failed. Leaving nodes become members again and the jobs run.
-- *Airflow or a worker died*: tasks continue at the recorded step when they are tried again. Clearing any task is safe.
 """
 
 from streamops.operations.runbooks.scale_cluster import SCALE_CLUSTER

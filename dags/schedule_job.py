@@ -12,9 +12,7 @@ left empty stays as it is.
 
 **What can go wrong, and how to recover.**
 
-- *Every task is skipped*: another operation holds the job; the log of `check` names it. Trigger again when it is over.
 - *It was never deployed, or there is no such schedule*: refused; nothing was touched.
-- *Airflow or a worker died*: the task continues at the recorded step when it is tried again. Clearing it is safe.
 """
 
 from streamops.operations.runbooks.schedule_job import SCHEDULE_JOB

@@ -12,8 +12,6 @@ again.
 **What can go wrong, and how to recover.**
 
 - *The job does not run*: refused; nothing was touched.
-- *Every task is skipped*: another operation holds the job; the log of `check` names it. Trigger again when it is over.
-- *Airflow or a worker died*: the task continues at the recorded step when it is tried again. Clearing it is safe.
 """
 
 from streamops.operations.runbooks.set_log_levels import SET_LOG_LEVELS

@@ -22,7 +22,6 @@ back fails each time, so that nothing else can be done with the job: afterwards 
 - *There is nothing to settle*: the operation is over; refused.
 - *It cannot be finished*: it is taken back, and this run fails with the reason.
 - *It cannot be taken back*: this run fails with the reason. Mend the cause and trigger again, or choose *leave*.
-- *Airflow or a worker died*: the task continues at the recorded step, also of the other operation. Clearing it is safe.
 """
 
 from streamops.operations.runbooks.settle_operation import SETTLE_OPERATION

@@ -12,14 +12,12 @@ results stay as they are. With a *Snapshot name* every job keeps a snapshot of t
 
 **What can go wrong, and how to recover.**
 
-- *Every task is skipped*: another operation holds the cluster; the log of `check` names it.
 - *check fails*: the cluster is stopped already, the master or a node's supervisor does not answer, the snapshot name is
   taken, or the state of a job does not fit the *Shared library*. Nothing was touched.
 - *stop_jobs fails because an operation holds a job*: nothing was touched; trigger again when it is over.
 - *A job does not stop in time*: the jobs that were stopped are started again, and the run is failed. Look at that job
   (`streamops jobs show JOB`), then trigger again.
 - *It fails while servers are stopped*: all state is saved. Trigger `restart_cluster`, or clear the failed task.
-- *Airflow or a worker died*: tasks continue at the recorded step when they are tried again. Clearing any task is safe.
 """
 
 from streamops.operations.runbooks.shutdown_cluster import SHUTDOWN_CLUSTER

@@ -11,14 +11,12 @@ that it can be continued from later, also as another version.
 
 **What can go wrong, and how to recover.**
 
-- *Every task is skipped*: another operation holds the job; the log of `check` names it. Trigger again when it is over.
 - *The name is taken*: refused; names are never reused. Choose another.
 - *The export fails* (no space, no object store): there is no snapshot, not half of one. With *Cancel* the job runs
   again at the end of this run, from its own checkpoint; otherwise it never stopped.
 - *The job does not stop in time*: the run fails, and another driver continues the job; look at the log of the first.
 - *The job does not work again either* (the store is still away, no room on the cluster): `submit_again` fails and says
   why, and the job stays locked. `reconcile` tries again by and by, or `streamops operations abort` does.
-- *Airflow or a worker died*: tasks continue at the recorded step when they are tried again. Clearing any task is safe.
 """
 
 from streamops.operations.runbooks.snapshot_job import SNAPSHOT_JOB

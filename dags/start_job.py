@@ -12,12 +12,10 @@ from a snapshot, is started with `deploy_job`.
 
 **What can go wrong, and how to recover.**
 
-- *Every task is skipped*: another operation holds the job; the log of `check` names it. Trigger again when it is over.
 - *The job should be running already, and its driver has not failed*: refused; if its driver hangs, cancel it first
   (`cancel_job`), then start it.
 - *The job was never deployed*: refused; use `deploy_job`.
 - *Not healthy in time*: the run fails; the log names the stage or the error. Correct the cause and trigger again.
-- *Airflow or a worker died*: tasks continue at the recorded step when they are tried again. Clearing any task is safe.
 """
 
 from streamops.operations.runbooks.start_job import START_JOB

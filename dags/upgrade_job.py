@@ -12,7 +12,6 @@ deployment and its checkpoint stay.
 
 **What can go wrong, and how to recover.**
 
-- *Every task is skipped*: another operation holds the job; the log of `check` names it. Trigger again when it is over.
 - *check fails*: the log says what to correct. Nothing was touched. With *Demand a rehearsal*, it may be that the
   version has to be tried beside the running one first (`rehearse_job`).
 - *check refuses a stage*: its log has the verdict on each stage. *Incompatible* state is never continued: give the
@@ -24,7 +23,6 @@ deployment and its checkpoint stay.
   under another snapshot name.
 - *It does not pass its probation*: the same. The log says first what that costs: how many events are processed again.
 - *You want to stop the upgrade*: mark the **run** as failed. The teardowns bring the old version back.
-- *Airflow or a worker died*: tasks continue at the recorded step when they are tried again. Clearing any task is safe.
 """
 
 from streamops.operations.runbooks.upgrade_job import UPGRADE_JOB

@@ -16,6 +16,12 @@ if TYPE_CHECKING:
 
     from streamops.operations.runbook import Runbook
 
+_IN_EVERY_RUN = """
+- *Every task is skipped*: another operation holds the job, or the cluster; the log of `check` names it. Trigger again
+  when it is over.
+- *Airflow or a worker died*: tasks continue at the recorded step when they are tried again. Clearing any task is safe.
+"""
+
 _ENDS = {
     "restore_old_version": "after a failure, what ran before is put back",
     "dismiss_new_version": "after a failure, the new version's driver is dismissed",
@@ -31,13 +37,14 @@ def runbook_dag(runbook: Runbook, documentation: str | None, *tags: str) -> DAG:
     """The DAG of a runbook.
 
     Args:
-        documentation: what an operator must know, as Markdown; the table of tasks follows it.
+        documentation: what an operator must know, as Markdown, ending with what can go wrong; what can go wrong in
+            every run is added to that list, and the table of tasks follows it.
         tags: besides those that every runbook has.
     """
     with DAG(
         dag_id=runbook.name,
         description=runbook.purpose,
-        doc_md=f"{(documentation or '').strip()}\n\n**What each task does.**\n\n{table(runbook)}\n",
+        doc_md=f"{(documentation or '').strip()}{_IN_EVERY_RUN}\n**What each task does.**\n\n{table(runbook)}\n",
         schedule=None,
         tags=["streamops", "runbook", *tags],
         params=forms.of(runbook.request),
