@@ -116,7 +116,7 @@ class Points:
         """
         columns = json.dumps(["_time", "_value", *tags])
         query = (
-            f"from(bucket: {json.dumps(self.bucket)}) |> range(start: {_instant(start_ms)}, stop: {_instant(end_ms)})"
+            f"from(bucket: {json.dumps(self.bucket)}) |> range(start: {instant(start_ms)}, stop: {instant(end_ms)})"
             f" |> filter(fn: (r) => r._measurement == {json.dumps(measurement)} and r._field == {json.dumps(field)})"
             f" |> keep(columns: {columns})"
         )
@@ -215,5 +215,6 @@ def _moment(time_ms: int) -> datetime:
     return _EPOCH + time_ms * _MILLISECOND
 
 
-def _instant(time_ms: int) -> str:
+def instant(time_ms: int) -> str:
+    """A time as Flux reads it."""
     return _moment(time_ms).isoformat(timespec="milliseconds").replace("+00:00", "Z")
