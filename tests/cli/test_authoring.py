@@ -6,8 +6,8 @@ import pytest
 
 from fakes.rig import definition
 from streamops.cli.authoring import following
-from streamops.model.records import JobRecord
-from streamops.versions.artifacts import Published
+from streamops.model.records import JobRecord, now
+from streamops.versions.artifacts import ArtifactManifest
 
 
 @pytest.mark.parametrize(
@@ -23,8 +23,8 @@ from streamops.versions.artifacts import Published
 def test_the_next_step_after_publishing_is_one_that_is_not_refused_at_once(
     record: JobRecord | None, next_step: str
 ) -> None:
-    done = Published(
+    done = ArtifactManifest(
         job="sums", version="v2", artifact_sha256="a", runtime_sha256="r", size=1, definition=definition("v2", ("a",)),
-        fresh=True,
+        published=now(),
     )  # fmt: skip
     assert following(record, done).startswith(next_step)

@@ -20,6 +20,8 @@ from streamops.store import jobs
 from streamops.versions import artifacts, libraries, template
 from streamops.versions.artifacts import ArtifactManifest
 
+SHOWN = {"version", "published", "publisher", "artifact_sha256", "runtime_sha256", "size"}  # of a version, as JSON
+
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The job's directory.")]
 Version = Annotated[
     str | None, typer.Option("--version", help="Which VERSION.yaml of the directory, if it has several.")
@@ -77,7 +79,7 @@ def publish(
     store = console.store()
     done = artifacts.publish(store, directory, version, library=library)
     if json:
-        console.show_json(done)
+        console.show_json(done.model_dump(mode="json", include={"job", "definition", *SHOWN}))
         return
     console.say(
         f"Published {done.job} {done.version} ({done.size:,} bytes, sha256 {done.artifact_sha256[:12]}). "
@@ -92,8 +94,7 @@ def versions(job: Annotated[str, typer.Argument(metavar="JOB", help="The job.")]
     if not found:
         raise NotFoundError(f"Job {job} is not published; run 'streamops publish DIR' first.")
     if json:
-        fields = {"version", "published", "publisher", "artifact_sha256", "runtime_sha256", "size"}
-        console.show_json([item.model_dump(mode="json", include=fields) for item in found])
+        console.show_json([item.model_dump(mode="json", include=SHOWN) for item in found])
         return
     record = jobs.record(store, job)
     columns: dict[str, console.Cell[ArtifactManifest]] = {
@@ -108,7 +109,7 @@ def versions(job: Annotated[str, typer.Argument(metavar="JOB", help="The job.")]
     console.show_rows(found, columns, json, right=("SIZE (bytes)",))
 
 
-def following(record: JobRecord | None, done: artifacts.Published) -> str:
+def following(record: JobRecord | None, done: ArtifactManifest) -> str:
     """The command that puts a published version to work."""
     if record is not None and record.desired == "running" and record.version != done.version:
         return f"streamops upgrade {done.job} {done.version} --snapshot NAME"

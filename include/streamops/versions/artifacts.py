@@ -15,7 +15,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import ConfigDict
 
 from streamops.model import definitions, records
 from streamops.model.definitions import Definition, Snapshots
@@ -69,20 +69,6 @@ class ArtifactManifest(Stored):
         return keys.artifact(self.job, self.version, self.artifact_sha256 if self.format > 1 else None)
 
 
-class Published(BaseModel):
-    """What publishing gave; ``fresh`` is False when the same content had been published before."""
-
-    model_config = ConfigDict(frozen=True, serialize_by_alias=True)
-
-    job: str
-    version: str
-    artifact_sha256: str
-    runtime_sha256: str
-    size: int
-    definition: Definition
-    fresh: bool = True
-
-
 def publish(
     store: ObjectStore,
     directory: Path,
@@ -91,7 +77,7 @@ def publish(
     check: bool = True,
     job: str | None = None,
     library: str | None = None,
-) -> Published:
+) -> ArtifactManifest:
     """Pack a job's directory and upload it as an immutable version.
 
     Args:
@@ -131,8 +117,11 @@ def publish(
     return put(store, manifest, artifact)
 
 
-def put(store: ObjectStore, manifest: ArtifactManifest, artifact: bytes) -> Published:
+def put(store: ObjectStore, manifest: ArtifactManifest, artifact: bytes) -> ArtifactManifest:
     """Make a version exist whose runtime is there already; where it exists, its archive is put right.
+
+    Returns:
+        Its manifest: this one, or that of whoever published the same content before.
 
     Raises:
         PublishedError: it is published already with other content.
@@ -150,8 +139,7 @@ def put(store: ObjectStore, manifest: ArtifactManifest, artifact: bytes) -> Publ
         return earlier.model_copy(update={"fingerprints": fingerprints})  # published before there were any
 
     key = keys.artifact_manifest(manifest.job, manifest.version)
-    found = documents.update(store, key, ArtifactManifest, settled).value
-    return _published(found, fresh=found is manifest)
+    return documents.update(store, key, ArtifactManifest, settled).value
 
 
 def repacked(artifact: bytes, manifest: ArtifactManifest, definition: Definition) -> tuple[ArtifactManifest, bytes]:
@@ -305,18 +293,6 @@ def _require_same(earlier: ArtifactManifest, sha: str) -> None:
             f"{earlier.job} {earlier.version} is published with other content ({earlier.artifact_sha256[:12]}, this is "
             f"{sha[:12]}); a version never changes, so choose a new version name."
         )
-
-
-def _published(manifest: ArtifactManifest, *, fresh: bool) -> Published:
-    return Published(
-        job=manifest.job,
-        version=manifest.version,
-        artifact_sha256=manifest.artifact_sha256,
-        runtime_sha256=manifest.runtime_sha256,
-        size=manifest.size,
-        definition=manifest.definition,
-        fresh=fresh,
-    )
 
 
 def _is_code(name: str) -> bool:
