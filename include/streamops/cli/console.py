@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, is_dataclass
 from datetime import UTC, datetime
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar, cast
 
 import typer
-from pydantic import BaseModel
+from pydantic import TypeAdapter
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -140,7 +138,7 @@ def retention() -> ObjectStore:
 
 def show_json(value: Any) -> None:
     """Print a value as JSON; models, dataclasses, times and secrets included (secrets masked)."""
-    out.print(json.dumps(value, indent=2, default=_plain), markup=False)
+    out.print(TypeAdapter(Any).dump_json(value, indent=2, fallback=str).decode(), markup=False)
 
 
 def table(*columns: str, right: tuple[str, ...] = ()) -> Table:
@@ -184,15 +182,3 @@ def duration(seconds: float | None) -> str:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(int(seconds), 60)
     return f"{minutes} min {rest} s" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, BaseModel):
-        return value.model_dump(mode="json")
-    if is_dataclass(value) and not isinstance(value, type):
-        return asdict(value)
-    if isinstance(value, datetime):
-        return value.isoformat()
-    if isinstance(value, set | frozenset | tuple):
-        return list(value)
-    return str(value)
