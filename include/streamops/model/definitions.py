@@ -411,18 +411,22 @@ class Definition(_Model):
         Raises:
             DefinitionError: such a name is too long.
         """
+        stages = self.writing(lambda measurement: f"{prefix}{measurement}")
+        return parse(self.model_copy(update={"job": job, "stages": stages}).canonical(), f"{job} {self.version}")
+
+    def writing(self, renamed: Callable[[str], str]) -> dict[StageName, Stage]:
+        """The stages as they would write measurements of other names."""
 
         def moved(sink: Sink) -> Sink:
             if sink.influxdb is None:
                 return sink
-            name = f"{prefix}{sink.influxdb.measurement}"
-            return sink.model_copy(update={"influxdb": sink.influxdb.model_copy(update={"measurement": name})})
+            target = sink.influxdb.model_copy(update={"measurement": renamed(sink.influxdb.measurement)})
+            return sink.model_copy(update={"influxdb": target})
 
-        stages = {
+        return {
             name: stage.model_copy(update={"sinks": tuple(moved(sink) for sink in stage.sinks)})
             for name, stage in self.stages.items()
         }
-        return parse(self.model_copy(update={"job": job, "stages": stages}).canonical(), f"{job} {self.version}")
 
     def renamed(self, known: Collection[str], before: Definition | None = None) -> dict[str, str]:
         """The stages that continue one of another name, with that name.

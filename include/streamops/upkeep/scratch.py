@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 
-from streamops.model.definitions import Definition, Sink, Stage, milliseconds
+from streamops.model.definitions import Definition, milliseconds
 from streamops.model.manifest import Manifest
 from streamops.model.names import SCRATCH
 from streamops.model.records import DriverStatus, Offsets
@@ -44,22 +44,15 @@ def derived(definition: Definition, test: str) -> Definition:
             "job": scratch_name(definition.job),
             "description": f"{_MARK}{definition.job} {definition.version}; removed when it ends.",
             "trigger": None,
-            "stages": {name: _moved(stage, test) for name, stage in definition.stages.items()},
+            "stages": definition.writing(lambda measurement: _own(measurement, test)),
             "standby_driver": False,
             "snapshots": None,
         }
     )
 
 
-def _moved(stage: Stage, test: str) -> Stage:
-    return stage.model_copy(update={"sinks": tuple(_own(sink, test) for sink in stage.sinks)})
-
-
-def _own(sink: Sink, test: str) -> Sink:
-    if sink.influxdb is None:
-        return sink
-    name = f"scratch_{_digest(test + sink.influxdb.measurement)}_{sink.influxdb.measurement}"[:_LONGEST_NAME]
-    return sink.model_copy(update={"influxdb": sink.influxdb.model_copy(update={"measurement": name})})
+def _own(measurement: str, test: str) -> str:
+    return f"scratch_{_digest(test + measurement)}_{measurement}"[:_LONGEST_NAME]
 
 
 def _digest(text: str) -> str:
