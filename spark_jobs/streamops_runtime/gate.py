@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -15,8 +14,6 @@ from streamops.model.errors import UnreachableError
 from streamops.model.records import now
 from streamops_runtime.pace import Pace
 from streamops_runtime.sinks import Patience, Sink, epoch_ms
-
-log = logging.getLogger("gate")
 
 
 class StopAtBoundary(Exception):

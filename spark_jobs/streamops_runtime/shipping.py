@@ -36,8 +36,6 @@ TOO_OFTEN = "org.apache.spark.sql.execution.streaming.runtime.ProcessingTimeExec
 
 LEVELS = Path("streamops-levels.json")  # in the driver's directory
 
-log = logging.getLogger("shipping")
-
 
 class Shipper(logging.Handler):
     """A log handler; ``flush`` returns when everything logged before is in the object store.

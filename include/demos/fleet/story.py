@@ -36,7 +36,6 @@ RUNBOOKS = ("deploy_job", "delete_job", "upgrade_job", "shutdown_cluster", "rest
 REFERENCE_S = (20, 30)  # what the reference lab says of a killed node
 FLEETS = ("alpha", "beta")
 VEHICLES = 60  # of both fleets
-POLL_S = 0.5
 
 
 @dataclass

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from streamops.model.errors import CheckpointError, NotFoundError, RefusedError, UnhealthyError
+from streamops.model.errors import CheckpointError, RefusedError, UnhealthyError
 from streamops.model.manifest import Manifest
 from streamops.snapshots import integrity
 from streamops.spark import checkpoints, local_spark
@@ -26,7 +26,6 @@ from streamops.store import keys
 from streamops.store.object_store import ObjectStore
 
 READ_S = 1800  # local Spark's time for one answer; a store of some gigabytes takes minutes
-_ATTEMPTS = 5  # of bringing a checkpoint that a running query changes meanwhile
 _NEEDED = ("metadata", "commits/", "offsets/", "state/")  # sources/ only matters to a query
 
 
@@ -146,20 +145,17 @@ def bring_live(store: ObjectStore, job: str, deployment: int, stage: str, into: 
     if epoch is None:
         raise CheckpointError(f"Deployment {deployment} of {job} has no checkpoint yet; wait until it is healthy.")
     prefix = keys.stage(job, deployment, epoch, stage)
-    for attempt in range(_ATTEMPTS):
+
+    def brought() -> Place:
         tail = checkpoints.tail(store, prefix)
         wanted = {tail.path(info): info for info in tail.objects if tail.path(info).startswith(_NEEDED)}
         _require_state(wanted, f"{job}/{stage}")
         _require_room(into, sum(info.size for info in wanted.values()))
         shutil.rmtree(into, ignore_errors=True)
-        try:
-            _bring(wanted, into, lambda path, target: _fetch(store, prefix + path, target))
-        except NotFoundError as error:  # Spark removed an old file meanwhile: a newer batch is there
-            if attempt == _ATTEMPTS - 1:
-                raise CheckpointError(f"{prefix} changes faster than it can be read: {error}") from error
-            continue
+        _bring(wanted, into, lambda path, target: _fetch(store, prefix + path, target))
         return _place(stage, into, tail.batch)
-    raise AssertionError("unreachable")
+
+    return checkpoints.persist(brought, f"{prefix} changes faster than it can be read")
 
 
 def bring_snapshot(store: ObjectStore, manifest: Manifest, stage: str, into: Path) -> Place:
