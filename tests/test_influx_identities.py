@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import socket
-import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
 import httpx
 import pytest
 from pydantic import SecretStr
 
-from stack import builds, configure, private, ready
+from fakes import influx_server
+from stack import configure, ready
 from stack.layout import Layout
 from streamops.clients.influx import Points
 from streamops.clients.provision import ensure_influx_writer
@@ -20,35 +17,10 @@ from streamops.model.errors import StreamOpsError, UnreachableError
 from streamops.settings import Settings, read_pairs
 
 
-@contextmanager
-def running(directory: Path, port: int) -> Iterator[None]:
-    """The pinned InfluxDB on a port of loopback, with what ``directory`` holds."""
-    directory.mkdir(parents=True, exist_ok=True)
-    binary = builds.INFLUXD.find() or builds.INFLUXD.build(directory / "build.log")
-    files = [f"--{name}-path={directory / name}" for name in ("bolt", "sqlite", "engine")]
-    command = [str(binary), "--reporting-disabled", f"--http-bind-address=127.0.0.1:{port}", *files]
-    with (directory / "influxd.log").open("w") as log:
-        server = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
-    try:
-        yield
-    finally:
-        server.terminate()
-        server.wait(30)
-
-
 @pytest.fixture(scope="module")
 def layout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Layout]:
-    """A stack of which only InfluxDB runs, as a start has left it."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    place = Layout(tmp_path_factory.mktemp("stack"), 0)
-    pairs = private.prepare_env(place, place.home / "spark") | {"INFLUX_URL": f"http://127.0.0.1:{port}"}
-    private.write_private(place.env_file, private.render_pairs("", pairs))
-    with running(place.data / "influxdb", port):
-        ready.wait("influxd", ready.influxd, place, 60)
-        configure.write_all(place, pairs)
-        yield place
+    with influx_server.stack(tmp_path_factory.mktemp("stack")) as layout:
+        yield layout
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +43,7 @@ def test_a_driver_does_not_read_and_does_nothing_elsewhere(driver: Settings, eve
     Points(everything).write_lines(["kept value=2.5 1000"])
     points, elsewhere = Points(driver), Points(driver.model_copy(update={"influx_bucket": "_monitoring"}))
     for forbidden in (
-        lambda: points.records(f'from(bucket: "{driver.influx_bucket}") |> range(start: 0)'),
+        lambda: points.records("from(bucket: bucket) |> range(start: 0)"),
         lambda: list(points.read("kept", 0, 2000)),
         lambda: elsewhere.write_lines(["m value=1 1"]),
         lambda: elsewhere.delete("kept", 0, 2000),  # in its own it may: to InfluxDB, a deletion is a write

@@ -289,9 +289,7 @@ def scratch_points(job: FreshJob) -> Iterator[object]:
     """What the job's restore tests left in InfluxDB."""
     points = Points(job.settings)
     try:
-        rows = points.records(
-            f'import "influxdata/influxdb/schema" schema.measurements(bucket: "{job.settings.influx_bucket}")'
-        )
+        rows = points.records('import "influxdata/influxdb/schema" schema.measurements(bucket: bucket)')
         own = re.compile(rf"scratch_[0-9a-f]{{8}}_{job.name.replace('-', '_')}_.*")
         for name in (row["_value"] for row in rows if own.fullmatch(row["_value"])):
             yield from points.read(name, 0, int(records.now().timestamp() * 1000), ("symbol",))

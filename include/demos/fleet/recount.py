@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
@@ -62,15 +61,17 @@ def compare(wanted: Mapping[Key, Fields], found: Mapping[Key, Fields]) -> Recoun
 
 
 def stored(points: Points, measurement: str, start_ms: int, end_ms: int) -> dict[Key, Fields]:
-    """The points of this time, to the second, each with all fields and tags that it has beside VIN and time.
+    """The points with ``start_ms <= time < end_ms``, each with all fields and tags that it has beside VIN and time.
 
     Raises:
         UnreachableError: InfluxDB does not answer.
     """
     rows = points.records(
-        f"from(bucket: {json.dumps(points.bucket)}) |> range(start: {start_ms // 1000}, stop: {-(-end_ms // 1000)})"
-        f" |> filter(fn: (r) => r._measurement == {json.dumps(measurement)})"
-        ' |> drop(columns: ["_start", "_stop", "_measurement"])'
+        "from(bucket: bucket) |> range(start: start, stop: stop) |> filter(fn: (r) => r._measurement == measurement)"
+        ' |> drop(columns: ["_start", "_stop", "_measurement"])',
+        {"measurement": measurement},
+        start_ms,
+        end_ms,
     )
     found: dict[Key, Fields] = {}
     for row in rows:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from datetime import datetime
 
-from streamops.clients.influx import Points, instant
+from streamops.clients.influx import Points
 
 
 class Dashboard(Points):
@@ -22,13 +21,15 @@ class Dashboard(Points):
                 because a stage writes all of a window's points in one batch.
             since_ms: look no further back than this, 5 minutes unless given. A short range costs InfluxDB a tenth.
         """
-        one_of = " or ".join(f"r._measurement == {json.dumps(name)}" for name in measurements)
-        only = f" and (not exists r.symbol or r.symbol == {json.dumps(symbol)})" if symbol else ""
+        names = {f"measurement{number}": name for number, name in enumerate(measurements)}
+        one_of = " or ".join(f"r._measurement == {name}" for name in names)  # unlike contains(), left to the storage
+        only = " and (not exists r.symbol or r.symbol == symbol)" if symbol else ""
         rows = self.records(
-            f"from(bucket: {json.dumps(self.bucket)})"
-            f" |> range(start: {instant(since_ms) if since_ms else '-5m'}, stop: 1m)"
+            f"from(bucket: bucket) |> range(start: {'start' if since_ms else '-5m'}, stop: 1m)"
             f" |> filter(fn: (r) => ({one_of}){only})"
-            ' |> last() |> keep(columns: ["_time", "_measurement"])'
+            ' |> last() |> keep(columns: ["_time", "_measurement"])',
+            names | _where(symbol),
+            since_ms or None,
         )
         found: dict[str, int] = {}
         for row in rows:
@@ -39,13 +40,20 @@ class Dashboard(Points):
         self, measurement: str, start_ms: int, end_ms: int, symbol: str | None = None
     ) -> list[tuple[int, float]]:
         """Points of one series with ``start_ms <= time < end_ms``, in order of time."""
-        chosen = f" and r.symbol == {json.dumps(symbol)}" if symbol else ""
+        only = " and r.symbol == symbol" if symbol else ""
         rows = self.records(
-            f"from(bucket: {json.dumps(self.bucket)}) |> range(start: {instant(start_ms)}, stop: {instant(end_ms)})"
-            f" |> filter(fn: (r) => r._measurement == {json.dumps(measurement)}{chosen})"
-            ' |> keep(columns: ["_time", "_value"])'
+            "from(bucket: bucket) |> range(start: start, stop: stop)"
+            f" |> filter(fn: (r) => r._measurement == measurement{only})"
+            ' |> keep(columns: ["_time", "_value"])',
+            {"measurement": measurement} | _where(symbol),
+            start_ms,
+            end_ms,
         )
         return sorted((_ms(row["_time"]), float(row["_value"])) for row in rows)
+
+
+def _where(symbol: str | None) -> dict[str, str]:
+    return {"symbol": symbol} if symbol else {}
 
 
 def _ms(time: datetime) -> int:

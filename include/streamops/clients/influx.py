@@ -22,6 +22,7 @@ from streamops.settings import Settings
 
 Value = int | float
 Point = tuple[int, tuple[str, ...], Value]  # time in epoch ms, tag values, value
+Asked = str | int | datetime | timedelta | Sequence[str]  # what a name in a query stands for
 
 _WRITE = "a write"
 _ABOUT_DATA = (400, 422)  # cannot be read; another type than the field has, or outside the retention
@@ -114,28 +115,47 @@ class Points:
         A point with a tag that is not in ``tags`` still comes, without that tag: as a second point for the
         same time, so that a recount sees it.
         """
-        columns = json.dumps(["_time", "_value", *tags])
         query = (
-            f"from(bucket: {json.dumps(self.bucket)}) |> range(start: {instant(start_ms)}, stop: {instant(end_ms)})"
-            f" |> filter(fn: (r) => r._measurement == {json.dumps(measurement)} and r._field == {json.dumps(field)})"
-            f" |> keep(columns: {columns})"
+            "from(bucket: bucket) |> range(start: start, stop: stop)"
+            " |> filter(fn: (r) => r._measurement == measurement and r._field == field) |> keep(columns: columns)"
         )
+        asked = {"measurement": measurement, "field": field, "columns": ["_time", "_value", *tags]}
         if end_ms <= start_ms:
             return
         with self._asking("a query"):
-            answer = self._client.query_api().query_raw(query, self.org)
+            answer = self._client.query_api().query_raw(query, self.org, params=self._given(asked, start_ms, end_ms))
             yield from _rows(io.TextIOWrapper(io.BufferedReader(_Stream(answer)), encoding="utf-8", newline=""), tags)
 
-    def records(self, query: str) -> list[dict[str, Any]]:
-        """The rows of any Flux query, with their columns; for answers that are small."""
+    def records(
+        self,
+        query: str,
+        asked: Mapping[str, Asked] | None = None,
+        start_ms: int | None = None,
+        end_ms: int | None = None,
+    ) -> list[dict[str, Any]]:
+        """The rows of any Flux query, with their columns; for answers that are small.
+
+        Args:
+            query: a text that no value is part of: what varies is a name in it.
+            asked: what each name stands for, beside ``bucket``; InfluxDB is sent the values beside the query and never
+                reads one as Flux.
+            start_ms: what ``start`` stands for, if the query has it.
+            end_ms: what ``stop`` stands for.
+        """
         with self._asking("a query"):
-            tables = self._client.query_api().query(query, self.org)
+            tables = self._client.query_api().query(query, self.org, params=self._given(asked or {}, start_ms, end_ms))
         return [record.values for table in tables for record in table.records]
+
+    def _given(self, asked: Mapping[str, Asked], start_ms: int | None, end_ms: int | None) -> dict[str, Asked]:
+        times = {"start": start_ms, "stop": end_ms}
+        return {"bucket": self.bucket, **asked} | {name: _moment(at) for name, at in times.items() if at is not None}
 
     def delete(self, measurement: str, start_ms: int, end_ms: int, tags: Mapping[str, str] | None = None) -> None:
         """Delete points with ``start_ms <= time < end_ms`` that carry these tags."""
+        # A predicate is no Flux and knows no parameters, and of JSON's escapes only those of quotes and backslashes.
         where = " AND ".join(
-            f"{key}={json.dumps(value)}" for key, value in {"_measurement": measurement, **(tags or {})}.items()
+            f"{key}={json.dumps(value, ensure_ascii=False)}"
+            for key, value in {"_measurement": measurement, **(tags or {})}.items()
         )
         with self._asking("a deletion"):
             # The server's end is inclusive, in nanoseconds.
@@ -213,8 +233,3 @@ def _rows(text: Iterable[str], tags: Sequence[str]) -> Iterator[Point]:
 
 def _moment(time_ms: int) -> datetime:
     return _EPOCH + time_ms * _MILLISECOND
-
-
-def instant(time_ms: int) -> str:
-    """A time as Flux reads it."""
-    return _moment(time_ms).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import re
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from streamops.clients.influx import Points
-from streamops.model.errors import RefusedError
 from streamops.settings import Settings
-
-MEASUREMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
-VIN = re.compile(r"[A-Z0-9]{1,32}")
 
 
 @dataclass(frozen=True)
@@ -28,10 +22,7 @@ class Position:
 
 
 class Positions:
-    """Reads one installation's bucket.
-
-    Raises (every method): RefusedError for a name that cannot be one, and what ``Points`` raises.
-    """
+    """Reads one installation's bucket. Raises (every method): what ``Points`` raises."""
 
     def __init__(self, settings: Settings, timeout_s: float = 10.0) -> None:
         self._points = Points(settings, timeout_s)
@@ -42,24 +33,22 @@ class Positions:
 
     def latest(self, measurement: str, minutes: int = 60) -> list[Position]:
         """The newest ping of each vehicle that pinged within the last minutes."""
-        return self._query(measurement, minutes, "", "|> last()")
+        return self._query("|> last()", measurement, minutes)
 
     def track(self, measurement: str, vin: str, count: int = 10, minutes: int = 60) -> list[Position]:
         """The last pings of one vehicle, newest first."""
-        if not VIN.fullmatch(vin):
-            raise RefusedError(f"{vin!r} is not a VIN; it has capital letters and digits only.")
-        only = f" and r.vin == {json.dumps(vin)}"
-        return self._query(measurement, minutes, only, f"|> tail(n: {int(count)})")[::-1]
+        newest = "|> filter(fn: (r) => r.vin == vin) |> tail(n: count)"
+        return self._query(newest, measurement, minutes, vin=vin, count=count)[::-1]
 
-    def _query(self, measurement: str, minutes: int, only: str, newest: str) -> list[Position]:
-        if not MEASUREMENT.fullmatch(measurement):
-            raise RefusedError(f"{measurement!r} is not a measurement; it has letters, digits and underscores only.")
+    def _query(self, newest: str, measurement: str, minutes: int, **more: str | int) -> list[Position]:
         query = (
-            f"from(bucket: {json.dumps(self._points.bucket)}) |> range(start: -{int(minutes)}m, stop: 1m)"
-            f" |> filter(fn: (r) => r._measurement == {json.dumps(measurement)}{only}) {newest}"
-            ' |> pivot(rowKey: ["_time"], columnKey: ["_field"], valueColumn: "_value")'
+            "from(bucket: bucket) |> range(start: since, stop: 1m)"
+            " |> filter(fn: (r) => r._measurement == measurement) "
+            + newest
+            + ' |> pivot(rowKey: ["_time"], columnKey: ["_field"], valueColumn: "_value")'
         )
-        found = [position(row) for row in self._points.records(query)]
+        asked = {"measurement": measurement, "since": timedelta(minutes=-minutes), **more}
+        found = [position(row) for row in self._points.records(query, asked)]
         return sorted((item for item in found if item), key=lambda item: (item.vin, item.time))
 
 
