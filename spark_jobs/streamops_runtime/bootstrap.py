@@ -209,7 +209,7 @@ def status(args: argparse.Namespace, reason: str) -> dict:
     known = {"job": args.job, "launch": args.launch, "deployment": int(args.deployment), "state": "failed"}
     return known | {
         "holder": f"bootstrap-{os.getpid()}",
-        "reason": reason,
+        "reason": _discreet(reason),
         "host": socket.gethostname(),
         "pid": os.getpid(),
         "driver": Path.cwd().name,
@@ -252,7 +252,16 @@ def _changes(path, system) -> bool:
 
 
 def _say(text: str) -> None:
-    print(time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "bootstrap", text, flush=True)
+    print(time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "bootstrap", _discreet(text), flush=True)
+
+
+def _discreet(text: str) -> str:
+    """Without credentials, once the runtime is there, which knows them; before that nothing of the job has run."""
+    try:
+        from streamops.model.discretion import without_credentials
+    except ImportError:
+        return text
+    return without_credentials(text)
 
 
 if __name__ == "__main__":

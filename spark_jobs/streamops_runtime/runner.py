@@ -23,6 +23,7 @@ from pyspark.sql import SparkSession
 
 from streamops.model import records
 from streamops.model.definitions import Definition
+from streamops.model.discretion import without_credentials
 from streamops.model.errors import (
     ConflictError,
     DeniedError,
@@ -37,7 +38,7 @@ from streamops.store import documents, jobs, keys, leases
 from streamops.store.object_store import ObjectStore
 from streamops_runtime import second_driver, session, usage
 from streamops_runtime.shadow import ShadowRun
-from streamops_runtime.shipping import Shipper, quiet, set_levels
+from streamops_runtime.shipping import Discreet, Shipper, quiet, set_levels
 from streamops_runtime.work import Work
 
 RELAUNCH = 75
@@ -77,9 +78,9 @@ def _driver_id(directory: str) -> str:
 
 def run(context: SparkContext, launch: Launch) -> int:
     """Run one launch to its end and return the process's exit code."""
-    logging.basicConfig(
-        stream=sys.stdout, level=logging.INFO, format="%(asctime)sZ %(levelname)s %(name)s %(message)s", force=True
-    )
+    printed = logging.StreamHandler(sys.stdout)
+    printed.setFormatter(Discreet("%(asctime)sZ %(levelname)s %(name)s %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[printed], force=True)
     logging.Formatter.converter = time.gmtime
     for noisy in ("py4j", "botocore", "urllib3", "kafka"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
@@ -330,6 +331,7 @@ class Driver:
 
     def publish(self, state: State, reason: str = "", **more: Any) -> None:
         """Publish the status; an object store that does not answer is no reason to end."""
+        reason = without_credentials(reason)
         if state is not self.status.state or reason != self.status.reason:
             log.info("state %s%s", state, f": {reason}" if reason else "")
         update = {"state": state, "reason": reason, "updated": records.now(), "phases_ms": dict(self.phases_ms)}

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from pyspark import SparkContext
 
+from streamops.model.discretion import without_credentials
 from streamops.model.errors import StreamOpsError
 from streamops.store import joblogs, keys
 from streamops.store.joblogs import Line
@@ -37,6 +38,15 @@ TOO_OFTEN = "org.apache.spark.sql.execution.streaming.runtime.ProcessingTimeExec
 LEVELS = Path("streamops-levels.json")  # in the driver's directory
 
 
+class Discreet(logging.Formatter):
+    """Leaves credentials out of messages and of the errors below them; not out of a log sink's rows, which are data."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The whole message."""
+        text = super().format(record)
+        return text if record.name.startswith("sink.") else without_credentials(text)
+
+
 class Shipper(logging.Handler):
     """A log handler; ``flush`` returns when everything logged before is in the object store.
 
@@ -48,6 +58,7 @@ class Shipper(logging.Handler):
         self, store: ObjectStore, job: str, launch: str, holder: str, host: str, error_output: Path | None = None
     ) -> None:
         super().__init__()
+        self.setFormatter(Discreet())
         self._store, self._job = store, job
         self._blank = Line(time=datetime.now(UTC), text="", launch=launch, host=host)
         self._name = joblogs.driver_name(self._blank.time, launch, holder)
@@ -72,9 +83,6 @@ class Shipper(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Take one record of this process."""
-        text = record.getMessage()
-        if record.exc_info:
-            text = f"{text}\n{logging.Formatter().formatException(record.exc_info)}"
         level = next((name for name in reversed(joblogs.ORDER) if record.levelno >= joblogs.ORDER[name]), "TRACE")
         self._lines.append(
             self._blank.model_copy(
@@ -82,7 +90,7 @@ class Shipper(logging.Handler):
                     "time": datetime.fromtimestamp(record.created, UTC),
                     "level": level,
                     "logger": record.name,
-                    "text": text,
+                    "text": self.format(record),
                 }
             )
         )

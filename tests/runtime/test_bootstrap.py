@@ -71,3 +71,4 @@ def test_its_last_words_are_a_drivers_status() -> None:
     status = DriverStatus.model_validate_json(json.dumps(bootstrap.status(ARGS, "it was altered")))
     assert (status.job, status.launch, status.deployment, status.state) == ("clicks", "one", 3, State.FAILED)
     assert status.reason == "it was altered"
+    assert "hunter2" not in bootstrap.status(ARGS, "no answer from http://ada:hunter2@pings.example")["reason"]

@@ -17,6 +17,7 @@ import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema, model_validator
 
 from streamops.model import conditions, names
+from streamops.model.discretion import without_credentials
 from streamops.model.errors import DefinitionError, NameRefusedError
 from streamops.model.names import checked, library, reference
 
@@ -58,6 +59,12 @@ def _like(pattern: str) -> WithJsonSchema:
     return WithJsonSchema({"type": "string", "pattern": f"^(?:{pattern})$"})
 
 
+def _without_password(place: str) -> str:
+    if "://" in place and without_credentials(place) != place:
+        raise ValueError("a URL with a user or a password is stored and shown like every other; no source needs one")
+    return place
+
+
 JobName = Annotated[str, _checked(partial(checked, "job")), _like(names.JOB.pattern)]
 VersionName = Annotated[str, _checked(partial(checked, "version")), _like(names.VERSION.pattern)]
 StageName = Annotated[str, _checked(partial(checked, "stage")), _like(names.STAGE.pattern)]
@@ -72,6 +79,7 @@ LibraryReference = Annotated[  # LIBRARY/VERSION
     str, _checked(library), _like(f"{names.LIBRARY.pattern}/{names.VERSION.pattern}")
 ]
 SourceName = Annotated[str, _checked(partial(checked, "source")), _like(names.STAGE.pattern)]
+Place = Annotated[str, AfterValidator(_without_password)]  # a directory, a topic or a URL, as records and pages show it
 Memory = Annotated[str, Field(pattern=r"^[1-9][0-9]{0,4}[mg]$", description="megabytes or gigabytes, like 800m or 1g")]
 Duration = Annotated[str, Field(pattern=r"^[0-9]+ (millisecond|second|minute|hour|day)s?$")]
 Param = str | int | float | bool
@@ -122,7 +130,7 @@ class CsvTail(_Model):
 class Http(_Model):
     """Where a source reads: ``GET url?since=SEQUENCE&limit=N`` gives a JSON array in the order of ``sequence``."""
 
-    url: Annotated[str, Field(pattern=r"^https?://[^\s?#]+$")]
+    url: Annotated[Place, Field(pattern=r"^https?://[^\s?#]+$")]
     limit: Annotated[int, Field(ge=1, le=10_000)] = 200
     sequence: SourceName = "sequence"
 

@@ -1,8 +1,16 @@
 """Every error of the core. Each says what happened, to which object, and what to do next."""
 
+from streamops.model.discretion import without_credentials
+
 
 class StreamOpsError(Exception):
-    """Base of all errors that an operator may see; the message is one sentence and a next step."""
+    """Base of all errors that an operator may see; the message is one sentence and a next step.
+
+    Messages go into logs, records and pages, so credentials in what they quote are left out.
+    """
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(without_credentials(message))
 
 
 class NameRefusedError(StreamOpsError):

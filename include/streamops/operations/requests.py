@@ -14,6 +14,7 @@ from streamops.model.definitions import (
     LogLevel,
     NodeName,
     Param,
+    Place,
     SnapshotName,
     SourceName,
     StageName,
@@ -45,7 +46,7 @@ Topics = Annotated[
     Field(title="Topics", description="Other topics for sources.", examples=[{"trades": "trades-test"}]),
 ]
 Addresses = Annotated[
-    dict[SourceName, str],
+    dict[SourceName, Place],
     Field(
         title="Addresses", description="Other places for sources that are not topics.", examples=[{"alpha": "/data"}]
     ),

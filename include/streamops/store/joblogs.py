@@ -14,6 +14,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from streamops.model.discretion import without_credentials
 from streamops.model.errors import NotFoundError
 from streamops.store import keys
 from streamops.store.object_store import ObjectStore
@@ -65,7 +66,11 @@ def unpack(body: bytes) -> list[Line]:
 
 
 def parse(text: str, before: Line) -> Line:
-    """A line of a server's plain log. One without a head belongs to the message before and has its time and level."""
+    """A line of a server's plain log. One without a head belongs to the message before and has its time and level.
+
+    Credentials are left out of it.
+    """
+    text = without_credentials(text)
     if match := _PYTHON.fullmatch(text):
         moment = datetime.strptime(match["time"], "%Y-%m-%d %H:%M:%S,%f")
     elif match := _SPARK.fullmatch(text):
