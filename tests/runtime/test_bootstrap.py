@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
 from pathlib import Path
+
+import pytest
 
 from streamops.model.records import DriverStatus, State
 from streamops_runtime import bootstrap
@@ -72,3 +80,91 @@ def test_its_last_words_are_a_drivers_status() -> None:
     assert (status.job, status.launch, status.deployment, status.state) == ("clicks", "one", 3, State.FAILED)
     assert status.reason == "it was altered"
     assert "hunter2" not in bootstrap.status(ARGS, "no answer from http://ada:hunter2@pings.example")["reason"]
+
+
+RUNNER = "streamops_runtime/runner.py"
+START = """
+import argparse, pathlib, shutil, sys
+import bootstrap
+
+def fetch(source, target, expected):
+    print("fetched", pathlib.Path(source).name)
+    shutil.copyfile(pathlib.Path(source).name, target)
+
+bootstrap._fetch = fetch
+work = pathlib.Path("work")
+shutil.rmtree(work, ignore_errors=True)
+work.mkdir()
+names = {"bucket": "b", "artifact": "artifact.zip", "artifact_sha256": "", "library": None, "runtime": "runtime.zip"}
+bootstrap._bring(argparse.Namespace(**names, runtime_sha256=sys.argv[1]), work)
+print("runs", sys.modules["streamops_runtime.runner"].__doc__)
+"""
+
+
+class Node:
+    """What a node has: a bootstrap, and runtimes that drivers before have left."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        shutil.copyfile(bootstrap.__file__, place / "bootstrap.py")
+        (place / "start.py").write_text(START)
+        with zipfile.ZipFile(place / "artifact.zip", "w") as archive:
+            archive.writestr("code/job.py", "")
+        with zipfile.ZipFile(place / "runtime.zip", "w") as archive:
+            archive.writestr("streamops_runtime/", "")
+            for name in ("__init__", "runner", "other"):
+                archive.writestr(f"streamops_runtime/{name}.py", '"""what was published"""')
+        self.sha256 = hashlib.sha256((place / "runtime.zip").read_bytes()).hexdigest()
+        self.runtime = place / "runtimes" / self.sha256
+
+    def start(self) -> list[str]:
+        """What a driver fetches, and which code it runs."""
+        command = [sys.executable, "start.py", self.sha256]
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+        said = subprocess.run(
+            command, cwd=self.place, env=environment, check=True, capture_output=True, text=True
+        ).stdout
+        return [line for line in said.splitlines() if line.startswith(("fetched", "runs"))]
+
+
+FRESH = ["fetched artifact.zip", "fetched runtime.zip", "runs what was published"]
+KEPT = ["fetched artifact.zip", "runs what was published"]
+
+
+def altered(runtime: Path, what: str) -> None:
+    """Something that a disk, a person or a job's code may have done to a runtime."""
+    runner = runtime / RUNNER
+    match what:
+        case "a file":
+            runner.write_text('"""another text, with as many letters"""')
+        case "no file":
+            (runtime / "streamops_runtime" / "other.py").unlink()
+        case "one more":
+            (runtime / "streamops_runtime" / "runner").mkdir()
+            (runtime / "streamops_runtime" / "runner" / "__init__.py").write_text('"""a package comes first"""')
+        case "a link":
+            (runtime / "streamops_runtime" / "runner").symlink_to(runtime.parent.parent / "work")
+        case "the archive":
+            with zipfile.ZipFile(runtime / bootstrap.ARCHIVE, "a") as archive:
+                archive.writestr("more.py", "")
+            (runtime / "more.py").touch()
+        case "no archive":  # as an earlier release left it
+            (runtime / bootstrap.ARCHIVE).unlink()
+        case "half an archive":
+            (runtime / bootstrap.ARCHIVE).write_bytes(b"PK")
+
+
+@pytest.mark.parametrize(
+    "what", ["a file", "no file", "one more", "a link", "the archive", "no archive", "half an archive"]
+)
+def test_a_runtime_that_a_node_has_kept_is_compared_with_what_was_published_before_it_runs(
+    tmp_path: Path, what: str
+) -> None:
+    node = Node(tmp_path)
+    assert node.start() == FRESH
+    assert list(node.runtime.rglob("*.pyc"))
+    assert node.start() == KEPT
+    altered(node.runtime, what)
+    assert node.start() == FRESH
+    assert node.start() == KEPT
+    assert [path.name for path in node.runtime.parent.iterdir()] == [node.sha256]
