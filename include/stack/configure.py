@@ -14,9 +14,10 @@ import yaml
 
 from stack import builds, postgres
 from stack.layout import REPOSITORY, Layout
-from stack.private import render_pairs, write_private
+from stack.private import render_pairs, supervisor, write_private
 from stack.programs import SPARE_WORKERS, WORKER_CORES, WORKERS, common_environment, kafka_jars
 from streamops.cluster.nodes import Inventory
+from streamops.cluster.supervised_nodes import MASTER
 from streamops.model.errors import StreamOpsError
 from streamops.settings import read_pairs
 
@@ -30,7 +31,8 @@ def write_all(layout: Layout, pairs: dict[str, str]) -> None:
     root = {key: pairs[key] for key in ("MINIO_ROOT_USER", "MINIO_ROOT_PASSWORD")}
     write_private(layout.run / "minio.env", "".join(f"export {key}={value}\n" for key, value in root.items()))
     node(layout, pairs)
-    inventory(layout, pairs)
+    inventory(layout)
+    supervisors(layout, pairs)
     airflow(layout, pairs)
 
 
@@ -189,11 +191,17 @@ def nodes(layout: Layout) -> Inventory:
     return Inventory.model_validate({"master": master, "nodes": listed, "spark": metadata.version("pyspark")})
 
 
-def inventory(layout: Layout, pairs: dict[str, str]) -> None:
-    """The inventory of the nodes, and the private file with the password of their supervisors."""
+def inventory(layout: Layout) -> None:
+    """The inventory of the nodes."""
     text = yaml.safe_dump(nodes(layout).model_dump(mode="json"), sort_keys=False)
     layout.nodes_file.write_text(f"# The nodes of this stack, written again at every start. No secret here.\n{text}")
-    secret = {"user": pairs["SUPERVISOR_USER"], "password": pairs["SUPERVISOR_PASSWORD"]}
+
+
+def supervisors(layout: Layout, pairs: dict[str, str]) -> None:
+    """The private file with the passwords of the nodes' supervisors, for who acts on nodes: no node has it."""
+    known = {f"password.{name}": supervisor(name) for name in (MASTER, *nodes(layout).names())}
+    secret = {key: pairs[name] for key, name in {"password": "SUPERVISOR_PASSWORD", **known}.items() if name in pairs}
+    secret = {"user": pairs["SUPERVISOR_USER"]} | secret
     write_private(layout.nodes_private, render_pairs("Private: the nodes' supervisors.", secret))
 
 

@@ -26,6 +26,11 @@ def render_pairs(title: str, pairs: dict[str, str]) -> str:
     return "".join([f"# {title}\n", *(f"{key}={value}\n" for key, value in pairs.items())])
 
 
+def supervisor(name: str) -> str:
+    """What the secret of one machine's supervisor is called, where each node is a machine."""
+    return f"SUPERVISOR_PASSWORD_{name.upper().replace('-', '_')}"
+
+
 def generated() -> dict[str, str]:
     """New secrets of a stack."""
 

@@ -13,6 +13,7 @@ from stack import builds, configure
 from stack.compose import container, engine, host
 from stack.layout import PORTS, REPOSITORY
 from stack.programs import AIRFLOW
+from streamops.cluster.nodes import passwords
 from streamops.model.errors import RefusedError
 from streamops.settings import read_pairs
 
@@ -114,7 +115,8 @@ def test_each_container_has_the_secrets_that_its_configuration_needs(name: str, 
     place.run.mkdir(parents=True, exist_ok=True)
     if name in (*container.NODES, "spark-master"):
         configure.node(place, pairs)
-        assert pairs["SUPERVISOR_PASSWORD"] == "supervisor_password"
+        of = "MASTER" if name == "spark-master" else name.upper().replace("-", "_")
+        assert [key for key in pairs if "SUPERVISOR_PASSWORD" in key] == [f"SUPERVISOR_PASSWORD_{of}"]
         others = {"INFLUX_TOKEN", "S3_ACCESS_KEY", "S3_RETENTION_ACCESS_KEY", "S3_LOGS_ACCESS_KEY"}
         assert not {*others, "SNAPSHOT_KEYS", "AIRFLOW_PASSWORD"} & set(pairs)
     elif name == "cli":
@@ -125,7 +127,11 @@ def test_each_container_has_the_secrets_that_its_configuration_needs(name: str, 
         assert "@postgres:5432/" in (place.airflow / "airflow.cfg").read_text()
         assert "s3_logs_secret_key" in (place.airflow / "connections.json").read_text()
     if name in (*AIRFLOW, "cli"):
-        configure.inventory(place, pairs)
+        container._acts_on_nodes(place, pairs)
+        known = passwords(place.nodes_private)
+        assert known == {"user": "streamops"} | {
+            f"password.{node}": f"supervisor_password_{node.replace('-', '_')}" for node in ("master", *container.NODES)
+        }
         assert not {"MINIO_ROOT_PASSWORD", "S3_JOBS_ACCESS_KEY", "INFLUX_PASSWORD"} & set(pairs)
 
 
@@ -141,7 +147,7 @@ def test_what_influxdb_tells_the_one_that_asks_reaches_every_node_and_no_one_els
 
 def test_a_node_is_a_machine_of_its_own(tmp_path: Path) -> None:
     place = container.layout("node-3", tmp_path)
-    configure.inventory(place, {"SUPERVISOR_USER": "u", "SUPERVISOR_PASSWORD": "p"})
+    configure.inventory(place)
     listed = yaml.safe_load(place.nodes_file.read_text())
     assert [node["supervisor"] for node in listed["nodes"]] == [f"http://{name}:9010" for name in container.NODES]
     assert listed["nodes"][2]["page"] == "http://node-3:8093"

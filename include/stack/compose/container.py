@@ -14,8 +14,9 @@ from pathlib import Path
 
 from stack import builds, configure, programs, ready, supervision
 from stack.layout import Layout
-from stack.private import endpoints, render_pairs, write_private
+from stack.private import endpoints, render_pairs, supervisor, write_private
 from streamops.cluster import nodes, record
+from streamops.cluster.supervised_nodes import MASTER
 from streamops.model.errors import NotFoundError, StreamOpsError
 from streamops.settings import Settings
 from streamops.store.object_store import ObjectStore
@@ -85,15 +86,15 @@ def run(service: str) -> None:
 
 def _master(place: Layout, pairs: dict[str, str]) -> None:
     configure.node(place, pairs)
-    _supervised(place, pairs, programs.master(place), start=_record(place).state != "stopped")
+    _supervised(place, pairs, MASTER, programs.master(place), start=_record(place).state != "stopped")
 
 
 def _node(place: Layout, pairs: dict[str, str]) -> None:
     configure.node(place, pairs)
-    configure.inventory(place, pairs)
+    configure.inventory(place)
     found = _record(place)
     member = found.state != "stopped" and place.here in found.wanted(nodes.load(place.nodes_file))
-    _supervised(place, pairs, programs.worker(place, NODES.index(place.here) + 1), start=member)
+    _supervised(place, pairs, place.here, programs.worker(place, NODES.index(place.here) + 1), start=member)
 
 
 def _record(place: Layout) -> record.ClusterRecord:
@@ -102,8 +103,7 @@ def _record(place: Layout) -> record.ClusterRecord:
 
 
 def _airflow(place: Layout, pairs: dict[str, str]) -> None:
-    configure.submitter(place)
-    configure.inventory(place, pairs)
+    _acts_on_nodes(place, pairs)
     configure.airflow(place, pairs)
     _become(place, _own(place, programs.airflow(place)))
 
@@ -118,17 +118,23 @@ def _fleet(place: Layout, pairs: dict[str, str]) -> None:
 
 
 def _command_line(place: Layout, pairs: dict[str, str]) -> None:
-    configure.submitter(place)
-    configure.inventory(place, pairs)
+    _acts_on_nodes(place, pairs)
     _become(place, programs.Program("streamops", (str(builds.VENV / "bin" / "streamops"), *sys.argv[2:])))
+
+
+def _acts_on_nodes(place: Layout, pairs: dict[str, str]) -> None:
+    configure.submitter(place)
+    configure.inventory(place)
+    configure.supervisors(place, pairs)
 
 
 def _own(place: Layout, listed: tuple[programs.Program, ...]) -> programs.Program:
     return next(program for program in listed if program.name == place.here)
 
 
-def _supervised(place: Layout, pairs: dict[str, str], program: programs.Program, *, start: bool) -> None:
-    supervision.write_node_configuration(place, pairs, program, start=start)
+def _supervised(place: Layout, pairs: dict[str, str], name: str, program: programs.Program, *, start: bool) -> None:
+    own = pairs | {"SUPERVISOR_PASSWORD": pairs[supervisor(name)]}
+    supervision.write_node_configuration(place, own, program, start=start)
     daemon = (sys.executable, "-m", "supervisor.supervisord", "-c", str(place.supervisor_conf))
     _become(place, programs.Program("supervisord", daemon))
 

@@ -16,8 +16,10 @@ from pathlib import Path
 
 from stack import builds, ready
 from stack.compose import engine
+from stack.compose.container import NODES
 from stack.layout import REPOSITORY, Layout
-from stack.private import generated, render_pairs, write_private
+from stack.private import generated, render_pairs, supervisor, write_private
+from streamops.cluster.supervised_nodes import MASTER
 from streamops.model.errors import RefusedError, StreamOpsError
 from streamops.settings import read_pairs
 
@@ -39,7 +41,9 @@ Say = Callable[[str], None]
 def write_secrets(path: Path = ENV) -> None:
     """Write the private file that Compose takes the containers' secrets from; those that it has are kept."""
     kept = read_pairs(path)
-    wanted = generated() | {"GRAFANA_PASSWORD": secrets.token_hex(16)}  # which the local stack does not have
+    # What the local stack does not have: Grafana, and machines of their own.
+    passwords = ("GRAFANA_PASSWORD", *map(supervisor, (MASTER, *NODES)))
+    wanted = generated() | {name: secrets.token_hex(16) for name in passwords}
     fresh = {f"{PREFIX}{name}": value for name, value in wanted.items()}
     write_private(path, render_pairs("Private: secrets of the containers.", fresh | kept))
 
