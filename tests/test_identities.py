@@ -184,6 +184,21 @@ def test_only_the_stack_changes_the_bucket_and_the_identities(here: Installation
         ensure_identities(settings, {"more": more})
 
 
+def test_minio_cannot_be_told_that_who_may_create_an_object_must_not_write_over_one(bucket: Settings) -> None:
+    """When a newer one can, operations need not be able to write over a snapshot: docs/adr/0011."""
+    root, policy = object_server.as_root(bucket), identities.policy("operations", bucket.s3_bucket)
+    policy["Statement"].append(
+        {
+            "Effect": "Deny",
+            "Action": ["s3:PutObject"],
+            "Resource": [f"arn:aws:s3:::{bucket.s3_bucket}/{pattern}" for pattern in keys.every_snapshot()],
+            "Condition": {"Null": {"s3:if-none-match": "true"}},
+        }
+    )
+    with pytest.raises(StreamOpsError, match="invalid condition key 's3:if-none-match'"):
+        ensure_identities(root, {"operations": Identity("creator", SecretStr("0" * 40), policy)})
+
+
 UNSEEN = {"snapshot's data", "manifest", "removed", "pin", "inventory"}
 
 
