@@ -136,8 +136,10 @@ class Lines:
         begun = self.begun[stage].offsets.get("events", {}) if stage in self.begun else {}
         options = {"source": "events", "place": str(self.directory), "offsets": json.dumps(begun)}
         reader = CsvTailReader({**options, "faults": str(self.directory / "faults.json")})
-        rows, self.at[stage] = reader.read(self.at.get(stage) or reader.initialOffset())
-        self.written.setdefault(stage, []).extend(int(row[0]) for row in rows)
+        start = self.at.get(stage) or reader.initialOffset()
+        self.at[stage] = reader.plan(start)
+        parts = reader.split(start, self.at[stage])
+        self.written.setdefault(stage, []).extend(int(line) for part in parts for line in reader.values(part))
 
     def deploy(self, old: Definition, new: Definition, *, renamed: bool = True) -> None:
         """As an upgrade does: all stages have stopped; those that keep their names keep their checkpoints."""

@@ -1,11 +1,14 @@
 """A directory of files that someone appends lines to, as a stream: rewindable, because offsets are bytes.
 
+The files of a batch are shared out among its tasks.
+
 New files are found by themselves. A last line without its newline waits. A file that became shorter, or that does not
 hold any more what stood before the offset, was truncated or replaced: that is counted and logged, and the file is
 read from its beginning. What was removed from it before it was read is lost to everybody.
 """
 
 import fnmatch
+import heapq
 import os
 import zlib
 
@@ -24,8 +27,8 @@ class CsvTailSource(PulledSource):
         """The name that ``format`` takes."""
         return "streamops_csv_tail"
 
-    def simpleStreamReader(self, schema):
-        """The reader; runs in a process of the driver's node."""
+    def streamReader(self, schema):
+        """The reader."""
         return CsvTailReader(self.options)
 
 
@@ -46,38 +49,66 @@ class CsvTailReader(PulledReader):
             return self._offset(ends, {name: self._mark(name, at) for name, at in ends.items()})
         return self._offset({}, {})
 
-    def read(self, start):
-        """Whole lines after ``start``, at most ``most``, and where the next read begins."""
-        self.look_at_level()
-        at, marks, rows = dict(start[self.name]), _marks(start), []
+    def plan(self, start):
+        """The end of the last whole line of each file, as far as these are ``most`` lines."""
+        at, marks, lines = dict(start[self.name]), _marks(start), 0
         for name in self._names():
-            if len(rows) >= self.most:
+            if lines >= self.most:
                 break
             try:
                 begin = self._begin(name, at.get(name, 0), marks.get(name))
-                lines, end = self._lines(name, begin, None, self.most - len(rows))
+                found, end = self._count(name, begin, self.most - lines)
+                if end != begin or begin != at.get(name, 0):
+                    marks[name] = self._mark(name, end)
+                    at[name] = end
             except OSError as error:
                 self.faults.add("unreadable")
                 self.log.error("%s cannot be read and waits: %s", os.path.join(self.place, name), error)
                 continue
-            if lines or begin != at.get(name, 0):
-                at[name], marks[name] = end, self._mark(name, end)
-            rows += lines
-        if rows:
-            self.log.debug("Added %d lines of %s", len(rows), self.place)
-        return iter([self.row(line) for line in rows]), self._offset(at, marks)
+            lines += found
+        if lines:
+            self.log.debug("Added %d lines of %s", lines, self.place)
+        return self._offset(at, marks)
 
-    def readBetweenOffsets(self, start, end):
-        """The same lines again: a batch that was planned and not committed."""
+    def split(self, start, end):
+        """Files, each from which byte to which, in parts of about as many bytes."""
         before, after, marks, now = start[self.name], end[self.name], _marks(start), _marks(end)
+        pieces = []
         for name in sorted(after):
             begin = before.get(name, 0)
             if (after[name], now.get(name)) == (begin, marks.get(name)):
                 continue
-            if after[name] < begin or (name in marks and self._mark(name, begin) != marks[name]):
-                begin = 0  # the file started over in this batch
-            for line in self._lines(name, begin, after[name], None)[0]:
-                yield self.row(line)
+            try:
+                if not self._holds(name, after[name], now.get(name)):
+                    continue
+                if after[name] < begin or (name in marks and self._mark(name, begin) != marks[name]):
+                    begin = 0  # the file started over in this batch
+            except FileNotFoundError as error:
+                if not self._names():  # a directory that is away, rather than a file that was removed
+                    raise
+                self.log.error("%s was removed before it was read: %s", name, error)
+                continue
+            if begin < after[name]:
+                pieces.append((after[name] - begin, name, begin, after[name], now.get(name)))
+        parts = [(0, number, []) for number in range(min(self.parts, len(pieces)))]
+        for size, *piece in sorted(pieces, reverse=True):
+            filled, number, part = parts[0]
+            part.append(tuple(piece))
+            heapq.heapreplace(parts, (filled + size, number, part))
+        return sorted(sorted(part) for _, _, part in parts)
+
+    def values(self, part):
+        """Whole lines."""
+        for name, begin, end, mark in part:
+            if self._holds(name, end, mark):
+                yield from (line for _, line in self._lines(name, begin, end) if line)
+
+    def _holds(self, name, end, mark):
+        """Whether a file still is the one in which a batch ends; otherwise the next batch begins it anew."""
+        if mark is None or self._mark(name, end) == mark:
+            return True
+        self.log.error("%s was truncated or replaced before all of it was read", os.path.join(self.place, name))
+        return False
 
     def _names(self):
         try:
@@ -104,26 +135,37 @@ class CsvTailReader(PulledReader):
         )  # fmt: skip
         return 0
 
-    def _lines(self, name, begin, end, most):
-        """Whole lines from ``begin``, without their newline, and the offset after the last of them."""
-        lines, at = [], begin
+    def _count(self, name, begin, most):
+        """How many lines there are from ``begin``, at most ``most``, and the offset after the last of them."""
+        lines, at = 0, begin
+        for end, line in self._lines(name, begin):
+            if line is None:
+                self.faults.add("too_long")
+                self.log.error("%s has a line of %d bytes; left out", os.path.join(self.place, name), end - at)
+            at = end
+            lines += bool(line)
+            if lines >= most:
+                break
+        return lines, at
+
+    def _lines(self, name, begin, end=None):
+        """Whole lines from ``begin``: the offset after each, and the line without its newline.
+
+        A line of blanks is empty, and None stands for one that is too long.
+        """
+        at = begin
         with open(os.path.join(self.place, name), "rb") as file:
             file.seek(begin)
-            while (most is None or len(lines) < most) and (end is None or at < end):
+            while end is None or at < end:
                 line = file.readline(_MOST_LINE)
                 length = len(line)
                 while len(line) == _MOST_LINE and not line.endswith(b"\n"):
                     line = file.readline(_MOST_LINE)  # the rest of it, so that memory does not grow with it
                     length += len(line)
                 if not line.endswith(b"\n"):
-                    break
+                    return
                 at += length
-                if length > _MOST_LINE:
-                    self.faults.add("too_long")
-                    self.log.error("%s has a line of %d bytes; left out", file.name, length)
-                elif line.strip():
-                    lines.append(line.rstrip(b"\r\n"))
-        return lines, at
+                yield at, None if length > _MOST_LINE else line.rstrip(b"\r\n") if line.strip() else b""
 
     def _last_line_end(self, name):
         with open(os.path.join(self.place, name), "rb") as file:

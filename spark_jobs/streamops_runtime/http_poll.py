@@ -4,6 +4,10 @@ The service keeps its records, so the stream can be read again from any sequence
 or answers something else, is counted and asked again later; it never ends the job. A sequence number that comes twice
 is left out, and one that is skipped is counted and logged. A service that restarts its numbering is read from its
 beginning.
+
+Where a batch ends is known from the answers alone. The records of a small batch are handed to its tasks, so that one
+whose service goes away meanwhile is still written. Of a large one, and of one that is read again, each task asks for a
+range of sequence numbers itself.
 """
 
 import http.client
@@ -19,6 +23,7 @@ _ANSWER_S = 30.0  # for the whole of an answer
 _MOST_BYTES = 64 << 20
 _TRIES = 3  # for one poll; the next one follows with the next batch
 _AGAIN_S = 60.0  # for a batch that was planned before: without its records nothing continues
+_HANDED = 1 << 20  # bytes of records that are handed to tasks; Spark warns of a task of so many
 
 
 class HttpSource(PulledSource):
@@ -29,8 +34,8 @@ class HttpSource(PulledSource):
         """The name that ``format`` takes."""
         return "streamops_http"
 
-    def simpleStreamReader(self, schema):
-        """The reader; runs in a process of the driver's node."""
+    def streamReader(self, schema):
+        """The reader."""
         return HttpReader(self.options)
 
 
@@ -42,6 +47,7 @@ class HttpReader(PulledReader):
         self.limit = int(options.get("limit", 200))
         self.field = options.get("sequence", "sequence")
         self.doubtful = True  # whether the service may be another one than before
+        self._held = None  # of the batch that was planned last: its first and last sequence number, and its records
 
     def initialOffset(self):
         """Where a query without a checkpoint begins."""
@@ -52,60 +58,86 @@ class HttpReader(PulledReader):
             last = max(last, *(self._number(record) or 0 for record in found))
         return self._offset(last)
 
-    def read(self, start):
-        """Records after ``start``, at most ``most``, and where the next read begins."""
-        self.look_at_level()
-        last, rows = start[self.name]["sequence"], []
+    def plan(self, start):
+        """The last sequence number of at most ``most`` records, give or take an answer."""
+        begin = last = start[self.name]["sequence"]
+        count, size, held = 0, 0, []
         try:
             if self.doubtful and last and not self._continues(last):
-                last = 0
+                begin = last = 0
             self.doubtful = False
-            while len(rows) < self.most:
+            while count < self.most:
                 records = self._ask(last)
-                fresh, last = self._take(records, last)
-                rows += fresh
-                if len(records) < self.limit:
+                fresh = self._fresh(records, last)
+                if fresh:
+                    last = fresh[-1][0]
+                count += len(fresh)
+                size += sum(len(value) for _, value in fresh)
+                held = held + [value for _, value in fresh] if size <= _HANDED else []
+                if len(records) < self.limit or not fresh:
                     break
         except _NoAnswerError as error:
             self.doubtful = True
             self.faults.add(error.fault)
             self.log.warning("%s: %s; asked again with the next batch", self.place, error)
-        if rows:
-            self.log.debug("Added %d pings. Highest sequence number is: %d", len(rows), last)
-        return iter([self.row(value) for value in rows]), self._offset(last)
+        self._held = (begin, last, held) if held else None
+        if count:
+            self.log.debug("Added %d pings. Highest sequence number is: %d", count, last)
+        return self._offset(last)
 
-    def readBetweenOffsets(self, start, end):
-        """The same records again: a batch that was planned and not committed."""
-        last, stop = start[self.name]["sequence"], end[self.name]["sequence"]
-        last = 0 if stop < last else last  # the service started over in this batch
-        while last < stop:
-            records = [record for record in self._ask(last, _AGAIN_S) if (self._number(record) or 0) <= stop]
-            fresh, highest = self._take(records, last)
-            if highest <= last:
+    def split(self, start, end):
+        """Records, or ranges of sequence numbers: after which, and up to which. A part is a whole answer at least."""
+        begin, last = start[self.name]["sequence"], end[self.name]["sequence"]
+        begin = 0 if last < begin else begin  # the service started over in this batch
+        if self._held and self._held[:2] == (begin, last):
+            values = self._held[2]
+            size = self._part(len(values))
+            return [values[at : at + size] for at in range(0, len(values), size)]
+        size = self._part(last - begin)
+        return [(at, min(at + size, last)) for at in range(begin, last, size)]
+
+    def values(self, part):
+        """Records, asked for unless they were handed over."""
+        if isinstance(part, list):
+            yield from part
+            return
+        last, end = part
+        while last < end:
+            fresh = self._fresh(self._ask(last, _AGAIN_S), last, told=False)
+            if not fresh:
+                self.log.error("%s: sequence numbers %d to %d are not there any more", self.place, last + 1, end)
                 return
-            last = highest
-            for value in fresh:
-                yield self.row(value)
+            for last, value in fresh:
+                if last > end:
+                    return
+                yield value
 
-    def _take(self, records, last):
-        """Values of new records, and the highest sequence number; gaps and repeats are counted."""
+    def _part(self, count):
+        """How many of so many records a part has."""
+        return -(-count // self.parts // self.limit) * self.limit or self.limit
+
+    def _fresh(self, records, last, told=True):
+        """Sequence number and value of each new record; what is wrong is counted and logged, unless it was before."""
         fresh = []
         for record in records:
             number = self._number(record)
-            if number is None:
-                self.log.error("%s: a record has no whole number as %s: %.200s", self.place, self.field, record)
-                fresh.append(b"not a record")  # counted as malformed like every other bad value
-                continue
-            if number <= last:
-                self.faults.add("repeat")
-                self.log.warning("%s: sequence number %d came again after %d; left out", self.place, number, last)
-                continue
-            if number > last + 1 and last:
-                self.faults.add("gap", number - last - 1)
-                self.log.error("%s: sequence numbers %d to %d are missing", self.place, last + 1, number - 1)
-            last = number
-            fresh.append(json.dumps(record).encode())
-        return fresh, last
+            if told:
+                self._judge(record, number, last)
+            if number is not None and number > last:
+                last = number
+                fresh.append((number, json.dumps(record).encode()))
+        return fresh
+
+    def _judge(self, record, number, last):
+        if number is None:
+            self.faults.add("unnumbered")
+            self.log.error("%s: a record has no whole number as %s: %.200s", self.place, self.field, record)
+        elif number <= last:
+            self.faults.add("repeat")
+            self.log.warning("%s: sequence number %d came again after %d; left out", self.place, number, last)
+        elif number > last + 1 and last:
+            self.faults.add("gap", number - last - 1)
+            self.log.error("%s: sequence numbers %d to %d are missing", self.place, last + 1, number - 1)
 
     def _continues(self, last):
         """Whether the service still counts from where it was read; only asked after it was away."""

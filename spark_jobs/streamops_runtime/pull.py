@@ -1,7 +1,10 @@
-"""What the two sources that are read by the driver's node have in common.
+"""What the two sources that StreamOps reads itself have in common.
 
-This module and those of the sources are sent by value to the Python process that plans batches, so they import
-nothing but the standard library and Spark. Offsets have the shape of Kafka's, ``{source: {partition: next}}``, so that
+A process of the driver's node looks where a batch ends, and counts what is wrong. Tasks on the executors read the
+batch, each a part of it. What they give depends on the batch's offsets alone, so that a batch can be read again.
+
+This module and those of the sources are sent by value to these processes, so they import nothing but the standard
+library and Spark. Offsets have the shape of Kafka's, ``{source: {partition: next}}``, so that
 snapshots, new stages and the recount treat them alike; what else a source must remember is text beside it.
 """
 
@@ -12,7 +15,7 @@ import sys
 import time
 from datetime import datetime, timezone
 
-from pyspark.sql.datasource import DataSource, SimpleDataSourceStreamReader
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
 SCHEMA = "value binary, timestamp timestamp"
 
@@ -21,7 +24,7 @@ class Faults:
     """Counts what went wrong, in a file that the runner reads: this process has no other way to tell it.
 
     The names are part of what users see: ``unreachable``, ``bad_answer``, ``gap``, ``repeat``, ``restarted``,
-    ``truncated``, ``unreadable``, ``too_long``.
+    ``truncated``, ``unreadable``, ``too_long``, ``unnumbered``.
     """
 
     def __init__(self, path):
@@ -43,26 +46,49 @@ class Faults:
 
 class PulledSource(DataSource):
     """A source whose options are ``source`` (its name), ``place``, ``start``, ``offsets``, ``most``, ``levels`` and
-    ``faults`` (files), and what the kind itself needs."""
+    ``faults`` (files), ``parts`` (tasks of a batch, at most), and what the kind itself needs."""
 
     def schema(self):
         """Raw records, as Kafka gives them: the value, and when it was read."""
         return SCHEMA
 
 
-class PulledReader(SimpleDataSourceStreamReader):
-    """Reads by offset, so that a batch can be read again."""
+class PulledReader(DataSourceStreamReader):
+    """Reads by offset. A kind has ``initialOffset`` and
+
+    - ``plan(start)``: the offset up to which there are at most ``most`` records; in the driver's node
+    - ``split(start, end)``: what to read between two offsets, in at most ``parts`` parts; in the driver's node
+    - ``values(part)``: the records of a part; in a task, which counts no faults
+    """
 
     def __init__(self, options):
         self.name = options["source"]
         self.place = options["place"]
         self.most = int(options.get("most", 100000))
+        self.parts = int(options.get("parts", 1))
         self.start = options.get("start", "earliest")
         self.offsets = json.loads(options.get("offsets") or "{}")
         self.log = logger(f"source.{self.name}", "INFO")
         self.levels, self._looked_at = options.get("levels"), None
         self.look_at_level()
         self.faults = Faults(options.get("faults"))
+
+    def latestOffset(self, start, limit):
+        """Where the next batch ends; ``most`` limits it, whatever Spark asks for."""
+        self.look_at_level()
+        return self.plan(start)
+
+    def partitions(self, start, end):
+        """The parts of a batch, with all that the tasks take from this process: the records' time is one clock's."""
+        now = datetime.now(timezone.utc)  # noqa: UP017
+        return [InputPartition((part, now, self.log.level)) for part in self.split(start, end)]
+
+    def read(self, partition):
+        """The records of a part, dated to when the batch was planned; the executors' clock zone is UTC."""
+        part, planned, level = partition.value
+        self.log = logger(f"source.{self.name}", level)
+        for value in self.values(part):
+            yield (value, planned)
 
     def look_at_level(self):
         """Take the level that the driver has set for this source's logger, if it has changed."""
@@ -78,13 +104,9 @@ class PulledReader(SimpleDataSourceStreamReader):
         known = [levels[key] for key in (f"source.{self.name}", "source", "root") if key in levels]
         logger(f"source.{self.name}", known[0] if known else "INFO")
 
-    def row(self, value):
-        """A record, dated to now; the driver's clock zone is UTC."""
-        return (value, datetime.now(timezone.utc))  # noqa: UP017
-
 
 def logger(name, level):
-    """A logger that writes to this process's error output in the runner's format; the runner ships it from there."""
+    """A logger that writes to this process's error output in the runner's format; the job's log has it from there."""
     found = logging.getLogger(name)
     if not found.handlers:
         handler = logging.StreamHandler(sys.stderr)

@@ -27,6 +27,7 @@ class Places:
     kafka: str
     places: Mapping[str, str] = field(default_factory=dict)  # source -> topic, directory or URL, set at deploy
     directory: Path = field(default_factory=Path.cwd)  # the driver's: for the counts of faults and levels of loggers
+    tasks: int = 1  # that read a batch of files or of a web service, at most
 
     def faults(self, name: str) -> Path:
         """Where a source counts its faults."""
@@ -57,7 +58,7 @@ def raw_stream(
         raw = kafka_stream(spark, name, source, where.kafka, topic=place, live=live)
         meant = F.get_json_object(F.col("value").cast("string"), f"$.{FOR}")
         return raw.where(meant.isNull() | meant.contains(f'"{reader}"'))
-    for module in (pull, csv_tail, http_poll):  # the process that plans batches cannot import the runtime
+    for module in (pull, csv_tail, http_poll):  # the processes that plan and read batches cannot import the runtime
         cloudpickle.register_pickle_by_value(module)
     for kind in _KINDS:
         spark.dataSource.register(kind)
@@ -68,6 +69,7 @@ def raw_stream(
         "start": source.start,
         "offsets": json.dumps(dict(start or {})),
         "most": str(source.max_per_batch),
+        "parts": str(where.tasks),
         "levels": str(where.directory / LEVELS),
         "faults": str(where.faults(name)),
     }

@@ -360,7 +360,8 @@ class Work:
         )
 
     def _places(self) -> Places:
-        return Places(self.settings.kafka_bootstrap_servers, {**self.deployment.topics, **self._feeds()})
+        places = {**self.deployment.topics, **self._feeds()}
+        return Places(self.settings.kafka_bootstrap_servers, places, tasks=self.definition.resources.cores)
 
     def _feeds(self) -> dict[str, str]:
         """Source -> topic, of those that are another stage."""

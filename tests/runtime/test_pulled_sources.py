@@ -1,24 +1,33 @@
-"""The two sources that the driver's node reads: nothing missed, nothing doubled, faults counted, and readable again."""
+"""The two sources that StreamOps reads itself: nothing missed or doubled, faults counted, read in parts and again."""
 
 from __future__ import annotations
 
 import json
 import logging
+import pickle
 import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
+from functools import reduce
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from demos.fleet.beta import Pings, handler
+from streamops.model.definitions import Source
 from streamops.spark.checkpoints import parse_offsets
 from streamops_runtime.csv_tail import CsvTailReader
 from streamops_runtime.http_poll import HttpReader
+from streamops_runtime.session import STREAMING
+from streamops_runtime.streams import Places, raw_stream
 
 # --- files
 
@@ -29,12 +38,17 @@ def tail(directory: Path, **more: Any) -> CsvTailReader:
 
 
 def take(reader: Any, start: dict) -> tuple[list[bytes], dict]:
-    rows, end = reader.read(json.loads(json.dumps(start)))
-    return [row[0] for row in rows], end
+    end = reader.latestOffset(json.loads(json.dumps(start)), None)
+    return again(reader, start, end), end
 
 
 def again(reader: Any, start: dict, end: dict) -> list[bytes]:
-    return [row[0] for row in reader.readBetweenOffsets(start, end)]
+    return [row[0] for part in parts(reader, start, end) for row in reader.read(part)]
+
+
+def parts(reader: Any, start: dict, end: dict) -> list[Any]:
+    """As tasks get them."""
+    return [pickle.loads(pickle.dumps(part)) for part in reader.partitions(start, end)]
 
 
 def faults(directory: Path) -> dict[str, int]:
@@ -175,12 +189,123 @@ def test_a_stage_may_begin_at_given_bytes_or_at_the_end(files: Path) -> None:
     assert take(latest, offset)[0] == [b"half"]
 
 
+def test_files_are_shared_out_and_each_line_is_in_one_part(files: Path) -> None:
+    for name, lines in (("a", 40), ("b", 10), ("c", 25), ("d", 1)):
+        (files / f"{name}.csv").write_text("".join(f"{name}{number}\n" for number in range(lines)))
+    reader = tail(files, parts="2")
+    start = reader.initialOffset()
+    rows, end = take(reader, start)
+    found = parts(reader, start, end)
+    halves = [{row[0] for row in reader.read(part)} for part in found]
+    assert [{line[:1] for line in half} for half in halves] == [{b"a"}, {b"b", b"c", b"d"}]
+    assert len(rows) == len(set(rows)) == len(halves[0] | halves[1]) == 76
+    assert {part.value[1:] for part in found} == {found[0].value[1:]}  # all dated to one moment
+    assert len(parts(tail(files, parts="9"), start, end)) == 4
+
+
+def test_a_file_that_is_replaced_between_plan_and_read_is_read_from_its_beginning_next(files: Path) -> None:
+    for name in "ab":
+        (files / f"{name}.csv").write_text(f"{name}1\n{name}2\n")
+    reader = tail(files, parts="2")
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, None)
+    planned = parts(reader, start, end)
+    (files / "a.csv").write_text("other1\nother2\n")
+    assert sorted(row[0] for part in planned for row in reader.read(part)) == [b"b1", b"b2"]
+    assert again(tail(files), start, end) == [b"b1", b"b2"]
+    assert take(reader, end)[0] == [b"other1", b"other2"]
+    assert faults(files.parent) == {"truncated": 1}
+
+
+def test_a_file_that_is_removed_between_plan_and_read_is_left_out_unless_the_directory_is_away(files: Path) -> None:
+    for name in "ab":
+        (files / f"{name}.csv").write_text(f"{name}1\n")
+    reader = tail(files, parts="2")
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, None)
+    planned = parts(reader, start, end)
+    (files / "a.csv").unlink()
+    with pytest.raises(FileNotFoundError):  # the task cannot know
+        [list(reader.read(part)) for part in planned]
+    assert again(reader, start, end) == [b"b1"]
+    (files / "b.csv").unlink()
+    with pytest.raises(FileNotFoundError):
+        again(reader, start, end)
+
+
 def test_offsets_stand_in_snapshots_like_those_of_topics(files: Path) -> None:
     (files / "a.csv").write_text("a1\n")
     reader = tail(files)
     _, offset = take(reader, reader.initialOffset())
     offsets, _ = parse_offsets(f"v2\n{{}}\nalpha:{json.dumps(offset)}\nbeta:{json.dumps({'beta': {'sequence': 7}})}")
     assert offsets == {"alpha": {"a.csv": 3}, "beta": {"sequence": 7}}
+
+
+# --- in Spark
+
+
+class Stopped(Exception):
+    """The driver's end between plan and commit, as far as the checkpoint is concerned."""
+
+
+def run_query(spark: SparkSession, where: Places, sources: dict[str, Source], stop: bool = False) -> list[list[int]]:
+    """What each task has given of each batch, in Spark, up to the present."""
+    found: list[list[int]] = []
+
+    def take_batch(batch: DataFrame, _: int) -> None:
+        tasks = batch.select(F.spark_partition_id().alias("task"), "value").collect()
+        for task in sorted({row.task for row in tasks}):
+            found.append([int(json.loads(row.value).get("sequence")) for row in tasks if row.task == task])
+        if stop:
+            raise Stopped
+
+    raw = [raw_stream(spark, name, source, where) for name, source in sources.items()]
+    query = (
+        reduce(DataFrame.union, raw)
+        .writeStream.foreachBatch(take_batch)
+        .option("checkpointLocation", str(where.directory / "checkpoint"))
+        .start()
+    )
+    with pytest.raises(StreamingQueryException, match="Stopped") if stop else nullcontext():
+        query.processAllAvailable()
+    query.stop()
+    return found
+
+
+@pytest.mark.full
+def test_a_batch_is_read_by_several_tasks_and_again_exactly_after_an_end_between_plan_and_commit(
+    spark: SparkSession, files: Path, service: Service
+) -> None:
+    session = spark.newSession()
+    for key in ("enableSourceEvolution", "offsetLog.formatVersion"):
+        session.conf.set(*next(item for item in STREAMING.items() if item[0].endswith(key)))
+
+    def append(name: str, *numbers: int) -> None:
+        with (files / f"{name}.csv").open("a") as file:
+            file.writelines(f'{{"sequence": {number}}}\n' for number in numbers)
+
+    sources = {
+        "alpha": Source.model_validate({"csv_tail": {"directory": str(files)}, "schema": "n int"}),
+        "beta": Source.model_validate({"http": {"url": service.url, "limit": 10}, "schema": "n int"}),
+    }
+    where = Places("", directory=files.parent, tasks=2)
+    append("a", 1001, 1002)
+    append("b", 2001)
+    service.add(25)
+    assert run_query(session, where, sources) == [
+        [1001, 1002], [2001], [*range(1, 21)], [*range(21, 26)]
+    ]  # fmt: skip
+    append("a", 1003)
+    append("c", 3001)
+    service.add(15)
+    planned = run_query(session, where, sources, stop=True)
+    append("a", 1004)
+    service.add(1)
+    found = run_query(session, where, sources)
+    assert planned == found[: len(planned)]
+    assert sorted(chain(*planned)) == [*range(26, 41), 1003, 3001]
+    assert sorted(chain(*found[len(planned) :])) == [41, 1004]
+    assert run_query(session, where, sources) == []
 
 
 # --- a web service
@@ -225,9 +350,12 @@ class Service:
             server.shutdown()
             server.server_close()
 
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/pings"
+
     def reader(self, directory: Path, **more: Any) -> HttpReader:
-        place = f"http://127.0.0.1:{self.port}/pings"
-        return HttpReader({"source": "beta", "place": place, "faults": str(directory / "faults.json"), **more})
+        return HttpReader({"source": "beta", "place": self.url, "faults": str(directory / "faults.json"), **more})
 
 
 @pytest.fixture
@@ -348,10 +476,49 @@ def test_gaps_repeats_and_bad_records_are_counted_and_the_rest_is_taken(service:
     reader = service.reader(tmp_path)
     reader.doubtful = False
     rows, offset = take(reader, {"beta": {"sequence": 10}})
-    assert [row for row in rows if row.startswith(b"{")] == [b'{"sequence": 11}', b'{"sequence": 14}']
-    assert rows.count(b"not a record") == 2
+    assert rows == [b'{"sequence": 11}', b'{"sequence": 14}']
     assert offset == {"beta": {"sequence": 14}}
-    assert faults(tmp_path) == {"repeat": 2, "gap": 2}
+    found = {"repeat": 2, "gap": 2, "unnumbered": 2}
+    assert faults(tmp_path) == found
+    for limit in ("1", "2", "200"):  # in ranges, each of which gets the same answer
+        assert again(service.reader(tmp_path, parts="4", limit=limit), {"beta": {"sequence": 10}}, offset) == rows
+    assert faults(tmp_path) == found  # counted once
+
+
+def test_an_answer_without_any_number_is_counted_and_not_asked_for_without_end(
+    service: Service, tmp_path: Path
+) -> None:
+    service.answer = b'[{"vin": "none"}, 7]'
+    reader = service.reader(tmp_path, limit="2")
+    assert take(reader, {"beta": {"sequence": 0}}) == ([], {"beta": {"sequence": 0}})
+    assert faults(tmp_path) == {"unnumbered": 2}
+
+
+def test_a_small_batch_is_written_although_the_service_goes_away_after_it_was_planned(tmp_path: Path) -> None:
+    service = Service(tmp_path / "beta.jsonl")
+    with service.up():
+        service.add(25)
+        reader = service.reader(tmp_path, parts="2", limit="10")
+        start = reader.initialOffset()
+        end = reader.latestOffset(start, None)
+    found = [numbers([row[0] for row in reader.read(part)]) for part in parts(reader, start, end)]
+    assert found == [[*range(1, 21)], [*range(21, 26)]]
+
+
+def test_of_a_large_batch_each_task_asks_for_its_range(
+    service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streamops_runtime.http_poll._HANDED", 100)
+    service.add(450)
+    reader = service.reader(tmp_path, parts="2", limit="50")
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, None)
+    found = parts(reader, start, end)
+    assert [part.value[0] for part in found] == [(0, 250), (250, 450)]
+    service.add(10)
+    assert [numbers([row[0] for row in reader.read(part)]) for part in found] == [
+        [*range(1, 251)], [*range(251, 451)]
+    ]  # fmt: skip
 
 
 def test_a_service_that_counts_anew_is_read_from_its_beginning(service: Service, tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def test_a_source_in_a_process_of_its_own_takes_its_level_while_it_runs(
     for levels, debugs, traces in (({}, False, False), ({"source.quiet": "TRACE"}, True, True),
                                    ({"source": "DEBUG", "root": "ERROR"}, True, False)):  # fmt: skip
         set_levels(spark.sparkContext, levels)
-        reader.read(begin)
+        reader.latestOffset(begin, None)
         assert (reader.log.isEnabledFor(logging.DEBUG), reader.log.isEnabledFor(5)) == (debugs, traces)
     set_levels(spark.sparkContext, {"root": "WARNING"})
 
