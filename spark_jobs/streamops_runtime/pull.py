@@ -87,8 +87,11 @@ class PulledReader(DataSourceStreamReader):
         """The records of a part, dated to when the batch was planned; the executors' clock zone is UTC."""
         part, planned, level = partition.value
         self.log = logger(f"source.{self.name}", level)
+        count = 0
         for value in self.values(part):
             yield (value, planned)
+            count += 1
+        self.log.debug("A task has read %d records", count)
 
     def look_at_level(self):
         """Take the level that the driver has set for this source's logger, if it has changed."""

@@ -1,4 +1,5 @@
-"""The fleet job on the real servers: both sources, an update while pings keep coming, a killed driver, a recount."""
+"""The fleet job on the real servers: both sources, an update while pings keep coming, a killed driver, tasks on two
+members, a recount."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ import pytest
 
 from fresh_fleet import Fleet
 from fresh_job import wait_for
+from streamops.cli.logs import Executors
 from streamops.model.records import DriverStatus
 from streamops.settings import Settings
 from streamops.store.joblogs import Reader
@@ -65,13 +67,18 @@ def _story(fleet: Fleet, operator: Operator) -> None:
             told = fleet.messages("source.beta", update.id)
             assert any("asked again" in text for text in told), told  # warnings are still told
             assert not [text for text in told if POLLED in text]
-            loud = {"source.beta": "DEBUG", "org.apache.spark.sql.execution.streaming": "DEBUG"}
+            loud = {
+                "source.alpha": "DEBUG",
+                "source.beta": "DEBUG",
+                "org.apache.spark.sql.execution.streaming": "DEBUG",
+            }
             operator.run("set_log_levels", fleet.name, logging=loud)
             wait_for(
                 lambda: {"source.beta", "MicroBatchExecution"} <= _debugging(fleet, update.id),
                 WAIT_S,
                 "what both say now",
             )
+            wait_for(lambda: len(_readers(fleet)) == 2, WAIT_S, "files of alpha read on two members")
     found = fleet.recounted()
     assert found.clean, found
 
@@ -80,6 +87,12 @@ def _debugging(fleet: Fleet, launch: str) -> set[str]:
     """The loggers that have said what they say at DEBUG alone; of Spark's, the class's name."""
     lines = Reader(fleet.store, fleet.name).more()
     return {line.logger for line in lines if line.launch == launch and line.level == "DEBUG"}
+
+
+def _readers(fleet: Fleet) -> set[str]:
+    """The members whose tasks have said that they read files of alpha."""
+    lines = Executors(fleet.settings, fleet.store, fleet.name).more()
+    return {line.host for line in lines if line.logger == "source.alpha" and line.level == "DEBUG"}
 
 
 def _malformed(fleet: Fleet) -> int:

@@ -233,6 +233,29 @@ def test_a_file_that_is_removed_between_plan_and_read_is_left_out_unless_the_dir
         again(reader, start, end)
 
 
+def test_a_task_logs_at_the_level_of_its_source(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (files / "a.csv").write_text("a1\na2\n")
+    levels = files.parent / "levels.json"
+    for level, said in (("DEBUG", True), ("INFO", False)):
+        levels.write_text(json.dumps({"source.levels": level}))
+        reader = tail(files, source="levels", levels=str(levels))
+        start = reader.initialOffset()
+        (part,) = parts(reader, start, reader.latestOffset(start, None))
+        reader.log.setLevel(logging.WARNING)  # the task's process knows no other
+        reader.log.handlers.clear()
+        assert len(list(reader.read(part))) == 2
+        assert ("DEBUG source.levels A task has read 2 records" in capsys.readouterr().err) is said
+
+
+def test_offsets_of_the_release_that_read_in_the_driver_are_read_on(files: Path) -> None:
+    (files / "a.csv").write_text("a1\na2\n")
+    (files / "b.csv").write_text("b1\n")
+    start = {"alpha": {"a.csv": 3}, "marks": "a.csv=90dc96a9"}
+    planned = {"alpha": {"a.csv": 6, "b.csv": 3}, "marks": "a.csv=c5261076/b.csv=929a28f0"}
+    assert again(tail(files), start, planned) == [b"a2", b"b1"]
+    assert tail(files).latestOffset(start, None) == planned
+
+
 def test_offsets_stand_in_snapshots_like_those_of_topics(files: Path) -> None:
     (files / "a.csv").write_text("a1\n")
     reader = tail(files)

@@ -121,7 +121,7 @@ class Kafka(_Model):
 
 
 class CsvTail(_Model):
-    """Where a source reads: lines that are appended to the files of a directory, which the driver's node sees."""
+    """Where a source reads: lines that are appended to the files of a directory, which every node sees."""
 
     directory: Annotated[str, Field(pattern=r"^/[^\x00]*$", description="absolute path")]
     files: Annotated[str, Field(pattern=r"^[^/\x00]+$", description="which files, like *.csv")] = "*.csv"
