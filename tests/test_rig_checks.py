@@ -13,7 +13,7 @@ import pytest
 from fakes import checks
 from fakes.driver import WINDOW, point_key
 from fakes.fixtures import made_rig
-from fakes.rig import JOB, Killed, Rig
+from fakes.rig import JOB, Killed, Rig, drivers
 from fakes.walk import killer
 from streamops import snapshots
 from streamops.clients.kafka import Block
@@ -318,3 +318,11 @@ def test_a_kill_really_kills(rig: Rig) -> None:
         rig.tasks(rig.engine(killer("submit", "after"), adopt_wait_s=0), request, owner, "op")
     assert len(rig.cluster.processes) == 1
     assert not rig.engine().find(JOB, "op").done("submit")
+
+
+def test_a_driver_begins_with_all_that_it_needs_imported() -> None:
+    """Else each of them takes more than half a second of a core before its first word."""
+    process = drivers().Process(target=exec, args=("import sys; sys.exit('fakes.driver' not in sys.modules)",))
+    process.start()
+    process.join(60)
+    assert process.exitcode == 0

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
+from multiprocessing import forkserver
+from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from asking import fitting
 from fakes import driver, object_server
@@ -53,9 +60,20 @@ SUM = Fingerprint(  # what these drivers do, in Spark's words
         ),
     ),
 )
-# Drivers are processes of their own, but need not import everything again.
-_CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["fakes.driver"])
+
+
+@cache
+def drivers() -> ForkServerContext:
+    """Makes the processes of drivers, which need not import everything again: the server that forks them has.
+
+    Before Python 3.12.8 and 3.13.1 that server does not get ``sys.path``, and is silent about what it does not find.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["fakes.driver"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+        forkserver.ensure_running()
+    return context
 
 
 def patient(runbook: str, **asked: object) -> Request:
@@ -106,7 +124,7 @@ class Cluster:
             how,
             f"driver-{len(self.processes) + 1}",
         )
-        process = _CONTEXT.Process(target=driver.main, args=args, daemon=True)
+        process = drivers().Process(target=driver.main, args=args, daemon=True)
         process.start()
         self.processes.append((submission.launch, process))
         return f"driver-{len(self.processes)}"
