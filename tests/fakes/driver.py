@@ -199,16 +199,16 @@ class Driver:
         if record.standby == self.launch:
             self.publish(State.STANDBY)
             while True:
-                record = jobs.record(self.store, self.job)
-                if self.command() == "stop" or record is None or self.launch not in (record.launch, record.standby):
+                record, command = jobs.record(self.store, self.job), self.command()
+                if command == "stop" or record is None or self.launch not in (record.launch, record.standby):
                     return self.publish(State.STOPPED, "dismissed")
-                if self.command() == "run" and record.launch == self.launch:
+                if command == "run" and record.launch == self.launch:
                     break
-                if self.command() == "shadow":  # on the state that it will continue from
+                if command == "shadow":  # on the state that it will continue from
                     self.publish(State.STANDBY, stages=self.shadows())
                     if self.behaviour == "dies in shadow":
                         return self.publish(State.FAILED, "a stage failed in shadow")
-                time.sleep(0.05)
+                time.sleep(0.1)
         if self.command() == "stop":
             return self.publish(State.STOPPED, "asked to stop before it had begun")
         if self.behaviour == "dies":

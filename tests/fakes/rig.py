@@ -46,6 +46,7 @@ from streamops.versions.fingerprints import Aggregate, Fingerprint, Key, Operato
 JOB = "sums"
 # Deadlines find what hangs on a busy machine; nothing is measured with them.
 PATIENT = {"healthy_timeout_s": 300, "stop_timeout_s": 300, "members_timeout_s": 120, "probation_s": 0}
+LOOK_S = 0.05  # looking costs more than waiting: a look is four requests to the object store, on cores that all share
 SUM = Fingerprint(  # what these drivers do, in Spark's words
     spark="4.2.0",
     output="append",
@@ -302,7 +303,7 @@ class Rig:
             nodes=lambda: self.nodes,
             mark=lambda found, say: self.marked.append(found),
             adopt_wait_s=60,  # of a busy machine: a driver that was submitted is not submitted again
-            look_s=0.02,
+            look_s=LOOK_S,
         )
         return Engine(replace(ports, **changes), self.said.append, at_point)
 
@@ -337,7 +338,7 @@ class Rig:
         return found.model_copy(update={"fence": 0})
 
     def wait(self, condition: Callable[[], object], what: str, seconds: float = 300) -> None:
-        assert waiting.until(condition, seconds, 0.02), f"{what} did not happen in {seconds:g} s"
+        assert waiting.until(condition, seconds, LOOK_S), f"{what} did not happen in {seconds:g} s"
 
     def offset(self, launch: str, stage: str) -> int:
         found = jobs.status(self.store, JOB, launch)
