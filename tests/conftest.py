@@ -58,12 +58,15 @@ def pytest_unconfigure() -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """With several test processes the tests of the stack are all in one of them, the first: there is one stack.
 
-    The other processes take the other tests meanwhile, because a stack leaves the processor idle most of the time.
+    The other processes take the other tests meanwhile, because a stack leaves the processor idle most of the time. One
+    of them has all that need the local Spark, which takes ten seconds of a core to start and is quick after a while.
     """
     for item in items:
         config.stash[EVERY][item.nodeid] = frozenset(mark.name for mark in item.iter_markers())
         if item.get_closest_marker("stack"):
             item.add_marker(pytest.mark.xdist_group("stack"))
+        elif "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("spark"))
     items.sort(key=lambda item: item.get_closest_marker("stack") is None)
 
 

@@ -124,8 +124,9 @@ def test_a_run_that_is_cut_short_is_red(tmp_path: Path) -> None:
 
 def run_sample(directory: Path, text: str, *options: str) -> subprocess.CompletedProcess[str]:
     (directory / "test_sample.py").write_text(text)
-    command = [sys.executable, "-m", "pytest", "-p", "whole", "-p", "no:cacheprovider", "--rootdir", str(directory)]
-    environment = {"PYTHONPATH": str(ROOT / "tests"), "PATH": "/usr/bin:/bin"}
+    command = [sys.executable, "-m", "pytest", "-p", "xdist", "-p", "whole", "-p", "no:cacheprovider"]
+    command += ["--rootdir", str(directory)]
+    environment = {"PYTHONPATH": str(ROOT / "tests"), "PATH": "/usr/bin:/bin", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     return subprocess.run(
         [*command, *options], cwd=directory, env=environment, capture_output=True, text=True, check=False
     )

@@ -32,8 +32,8 @@ from streamops.store import documents, keys
 from streamops.store.object_store import ObjectStore
 from streamops_runtime import state as reader
 
-# One process: the queries that write the state run once.
-pytestmark = [pytest.mark.full, pytest.mark.xdist_group("state")]
+# One process, that of the local Spark: the queries that write the state run once.
+pytestmark = [pytest.mark.full, pytest.mark.xdist_group("spark")]
 
 JOB, STAGES = "sums", ("chain", "joined", "once", "plain", "counted")
 PANES = 1  # the operator of the inner windows of "chain": Spark counts from the end of a plan

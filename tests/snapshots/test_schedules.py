@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
+from fakes.fixtures import made_rig
 from fakes.rig import JOB, Rig
 from streamops.model import definitions, records, schedules
 from streamops.model.definitions import Keep, Snapshots
 from streamops.model.errors import DefinitionError, StreamOpsError
 from streamops.model.schedules import due
+from streamops.settings import Settings
 from streamops.upkeep import housekeeping, scheduled
 
 HOURLY, CRON = Snapshots(every="1 hour"), Snapshots(cron="30 2 * * 1-5")
@@ -116,6 +119,14 @@ def test_a_schedule_that_is_set_holds_at_once_and_over_the_definition_until_that
     assert rig.record().snapshots is None
 
 
+@pytest.fixture(scope="module")
+def deployed(object_store_server: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    """A job at work, for what is refused."""
+    with made_rig(object_store_server, tmp_path_factory.mktemp("rig")) as rig:
+        rig.run("deploy_job", version="v1")
+        yield rig
+
+
 @pytest.mark.parametrize(
     ("asked", "says"),
     [
@@ -128,8 +139,7 @@ def test_a_schedule_that_is_set_holds_at_once_and_over_the_definition_until_that
         ({"keep": {"last": 0}}, "last"),
     ],
 )
-def test_what_is_no_schedule_is_refused(rig: Rig, asked: dict[str, Any], says: str) -> None:
-    rig.run("deploy_job", version="v1")
+def test_what_is_no_schedule_is_refused(deployed: Rig, asked: dict[str, Any], says: str) -> None:
     with pytest.raises(StreamOpsError, match=says):
-        rig.run("schedule_job", **asked)
-    assert rig.record().snapshots is None
+        deployed.run("schedule_job", **asked)
+    assert deployed.record().snapshots is None
