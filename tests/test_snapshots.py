@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
+from fakes.fixtures import made_rig
 from fakes.rig import JOB, SUM, Rig
 from streamops import snapshots
 from streamops.model.errors import SnapshotExistsError, SnapshotRefusedError
 from streamops.model.manifest import Manifest
 from streamops.model.records import StageStart
+from streamops.settings import Settings
 from streamops.snapshots import Origin
 from streamops.store import jobs, keys
 from streamops.store.object_store import Stored
@@ -19,13 +24,39 @@ from streamops.versions.fingerprints import Fingerprint
 ORIGIN = Origin("op", "ada")
 
 
-@pytest.fixture
-def taken(rig: Rig) -> tuple[Rig, Manifest]:
+@contextmanager
+def stopped(server: Settings, directory: Path) -> Iterator[tuple[Rig, Manifest]]:
     """A snapshot of a job that has stopped."""
-    rig.run("deploy_job", version="v1")
-    rig.commits_more(windows=4)
-    rig.run("snapshot_job", snapshot="s", cancel=True)
-    return rig, snapshots.load(rig.store, JOB, "s")
+    with made_rig(server, directory) as rig:
+        rig.run("deploy_job", version="v1")
+        rig.commits_more(windows=4)
+        rig.run("snapshot_job", snapshot="s", cancel=True)
+        yield rig, snapshots.load(rig.store, JOB, "s")
+
+
+@pytest.fixture(scope="module")
+def shared(object_store_server: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Rig, Manifest]]:
+    """One for all tests that leave it as it was."""
+    with stopped(object_store_server, tmp_path_factory.mktemp("rig")) as found:
+        yield found
+
+
+@pytest.fixture
+def taken(shared: tuple[Rig, Manifest]) -> Iterator[tuple[Rig, Manifest]]:
+    """What a test has written of snapshots besides is gone afterwards."""
+    rig, _ = shared
+    before = {(version.key, version.version_id) for version in rig.root.versions("snapshots/")}
+    yield shared
+    rig.topic.first = 0
+    written = [found for found in rig.root.versions("snapshots/") if (found.key, found.version_id) not in before]
+    rig.root.delete_versions(written)
+
+
+@pytest.fixture
+def own(object_store_server: Settings, tmp_path: Path) -> Iterator[tuple[Rig, Manifest]]:
+    """One of the test's own, to be damaged or started again."""
+    with stopped(object_store_server, tmp_path) as found:
+        yield found
 
 
 def export(rig: Rig, name: str, attempt: str, **more: object) -> Manifest:
@@ -72,8 +103,8 @@ def test_an_export_without_its_manifest_is_invisible_and_cleaned_up(taken: tuple
     snapshots.verify(rig.store, manifest)
 
 
-def test_an_operation_that_may_not_delete_ends_well_and_leaves_them_to_retention(taken: tuple[Rig, Manifest]) -> None:
-    rig, _ = taken
+def test_an_operation_that_may_not_delete_ends_well_and_leaves_them_to_retention(own: tuple[Rig, Manifest]) -> None:
+    rig, _ = own
     export(rig, "half", "gone")
     rig.retention = rig.store  # someone has only the credentials of operations
     assert rig.run("start_job").state == "succeeded"
@@ -89,8 +120,8 @@ def test_too_little_space_is_refused_with_the_numbers(taken: tuple[Rig, Manifest
 
 
 @pytest.mark.parametrize("damage", ["missing", "truncated", "flipped", "rewritten", "swapped"])
-def test_a_damaged_object_is_named_before_anything_is_written(taken: tuple[Rig, Manifest], damage: str) -> None:
-    rig, manifest = taken
+def test_a_damaged_object_is_named_before_anything_is_written(own: tuple[Rig, Manifest], damage: str) -> None:
+    rig, manifest = own
     changelogs = [item for item in manifest.objects if item.path.endswith(".changelog")]
     victim, other = changelogs[0], manifest.objects[0]
     body = rig.store.get(victim.key).body
