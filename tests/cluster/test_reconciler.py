@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from fakes.rig import JOB, Killed, Rig, patient
+from fakes.rig import JOB, LOOK_S, Killed, Rig, patient
 from fakes.walk import killer
 from streamops.cluster import record as cluster_record
 from streamops.model.errors import DamagedError, LockedError, StreamOpsError
@@ -28,7 +28,7 @@ def once(rig: Rig) -> list[str]:
     """One pass, as a DAG run of its own; a look before it finds the same to do, and does nothing."""
     said: list[str] = []
     foreseen = seen(rig)
-    done = Reconciler(rig.engine(), rig.owner(), said.append, look_s=2.0).run()
+    done = Reconciler(rig.engine(), rig.owner(), said.append, look_s=LOOK_S).run()
     assert said == done
     assert bool(foreseen) == bool(done), (foreseen, done)
     return done
@@ -36,7 +36,7 @@ def once(rig: Rig) -> list[str]:
 
 def seen(rig: Rig) -> list[str]:
     """What a look finds to do."""
-    found = Reconciler(rig.engine(), rig.owner(), lambda line: None, look_s=0.5).look()
+    found = Reconciler(rig.engine(), rig.owner(), lambda line: None, look_s=LOOK_S).look()
     return [f"{item.scope} {item.what}" for item in found.findings]
 
 
@@ -99,7 +99,7 @@ def test_an_abandoned_upgrade_is_taken_back_and_a_live_one_is_not_touched(rig: R
     for task in ("check", "prepare", "submit_driver", "wait_standby"):
         engine.run_task(JOB, "left", task)
     assert once(rig) == []
-    assert Reconciler(rig.engine(), rig.owner(), print, look_s=2.0).look() == Found(busy=frozenset({JOB}))
+    assert Reconciler(rig.engine(), rig.owner(), print, look_s=LOOK_S).look() == Found(busy=frozenset({JOB}))
     rig.runs.over[owner.run_id] = True
     assert seen(rig) == ["sums undo"]
     assert "undone" in once(rig)[0]
@@ -177,7 +177,7 @@ def test_a_damaged_record_of_one_job_does_not_keep_another_from_coming_back(rig:
     rig.engine().run(patient("deploy_job", job="other", version="v1"), rig.owner(), "deploy-other")
     rig.store.put(keys.record("other"), b'{"version": "v1"}')
     silent_long_ago(rig)
-    found = Reconciler(rig.engine(), rig.owner(), print, look_s=2.0).look().findings
+    found = Reconciler(rig.engine(), rig.owner(), print, look_s=LOOK_S).look().findings
     assert [(item.scope, item.what, item.mends) for item in found] == [
         (JOB, "start", True), ("other", "trouble", False)
     ]  # fmt: skip
@@ -185,7 +185,7 @@ def test_a_damaged_record_of_one_job_does_not_keep_another_from_coming_back(rig:
     with pytest.raises(
         DamagedError, match=r"jobs/other/record.json .* cannot be read \(job: Field required\); .*earlier"
     ):
-        Reconciler(rig.engine(), rig.owner(), said.append, look_s=2.0).run()
+        Reconciler(rig.engine(), rig.owner(), said.append, look_s=LOOK_S).run()
     assert [line for line in said if line.startswith("other is left as it is: jobs/other/record.json")]
     assert [line for line in said if "sums is started again" in line]
     rig.commits_more()
@@ -200,7 +200,7 @@ def test_a_worker_that_cannot_be_started_does_not_keep_jobs_from_coming_back(rig
     rig.nodes.broken = {"node-2"}
     said: list[str] = []
     with pytest.raises(StreamOpsError, match="SPAWN_ERROR"):
-        Reconciler(rig.engine(), rig.owner(), said.append, look_s=2.0).run()
+        Reconciler(rig.engine(), rig.owner(), said.append, look_s=LOOK_S).run()
     assert [line for line in said if line.startswith("node-2 is left as it is")]
     assert [line for line in said if "sums is started again" in line]
     rig.commits_more()
@@ -222,7 +222,7 @@ def test_what_came_back_since_the_first_look_is_left_alone(rig: Rig) -> None:
     deployed(rig)
     silent_long_ago(rig)
     said: list[str] = []
-    reconciler = Reconciler(rig.engine(), rig.owner(), said.append, look_s=2.0)
+    reconciler = Reconciler(rig.engine(), rig.owner(), said.append, look_s=LOOK_S)
     starting = [(record, look) for record, action, look in reconciler._jobs() if action.kind == "start"]
     assert starting
     before = rig.record()
@@ -240,7 +240,7 @@ def test_an_operation_that_ends_between_two_reads_of_a_look_leaves_nothing_to_do
 ) -> None:
     """The driver that stopped was seen, and then the operation that stopped it, and started another, gave its lock."""
     deployed(rig)
-    reconciler, known = Reconciler(rig.engine(), rig.owner(), print, look_s=2.0), Reconciler._known
+    reconciler, known = Reconciler(rig.engine(), rig.owner(), print, look_s=LOOK_S), Reconciler._known
 
     def overtaken(self: Reconciler) -> object:
         rig.run("cancel_job")
@@ -278,7 +278,7 @@ def test_jobs_that_fit_beside_each_other_come_back_at_the_same_time(rig: Rig) ->
         documents.write(rig.store, keys.status(job, launch), old)
     said: list[str] = []
     engine = rig.engine(submitter=Meeting(rig, 2))
-    assert len(Reconciler(engine, rig.owner(), said.append, look_s=2.0).run()) == 2, said
+    assert len(Reconciler(engine, rig.owner(), said.append, look_s=LOOK_S).run()) == 2, said
     for job in (JOB, "other"):
         assert list_operations(rig.store, job)[-1].state == "succeeded"
     rig.commits_more()
