@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -88,6 +88,19 @@ class RunningStage:
         if self.phase is Phase.SETTLING:
             return self.gate.failure is not None
         return self.query is None or not self.query.isActive
+
+
+def first(stages: Sequence[RunningStage], continued: Collection[str], *, warm: bool) -> set[str]:
+    """The stages that start before the others, which follow once these have given results.
+
+    A warm driver starts all for whose results somebody waits: those that go on. A cold one starts a single stage: its
+    first result is sooner when the stages do not all want the processors at the same time.
+
+    Args:
+        continued: stages that go on with a checkpoint.
+    """
+    going_on = [stage for stage in stages if stage.name in continued or stage.query]  # a shadow's queries run already
+    return {stage.name for stage in ((going_on or stages) if warm else stages[:1])}
 
 
 def forgive(stages: Iterable[RunningStage], commits: Mapping[str, int]) -> None:

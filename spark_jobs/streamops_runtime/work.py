@@ -271,11 +271,10 @@ class Work:
             if repartition.fit(self.spark, self.store, name, key, self.definition.resources.state_partitions):
                 self.moved.add(name)
         driver.mark("repartition")
-        going_on = [stage for stage in self.stages if stage.name in self.continued or stage.query]
-        first = (going_on or self.stages) if at_once else self.stages[:1]
+        first = stages.first(self.stages, self.continued, warm=at_once)
         for stage in self.stages:
-            stage.held = not any(stage is item for item in first)
-        _at_once(self._start, first)
+            stage.held = stage.name not in first
+        _at_once(self._start, [stage for stage in self.stages if not stage.held])
         driver.mark("start")
         try:
             return self._watch(driver, held)

@@ -1,10 +1,10 @@
-"""What is remembered of a stage's failures, and when a live one is too far behind."""
+"""Which stages start first, what is remembered of their failures, and when a live one is too far behind."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from streamops_runtime.stages import RunningStage, far, forgive
+from streamops_runtime.stages import RunningStage, far, first, forgive
 
 NO_GATE: Any = None
 
@@ -33,3 +33,16 @@ def test_a_live_stage_is_far_behind_when_it_reads_half_a_minute_to_get_there() -
 def test_marks_of_transactions_and_a_quiet_source_are_no_reason_to_leave_real_time() -> None:
     assert not far(lag=2, rate=0.0)
     assert not far(lag=1_000, rate=0.2)
+
+
+def test_a_warm_driver_starts_the_stages_first_that_go_on() -> None:
+    stages = [RunningStage("new", NO_GATE), RunningStage("old", NO_GATE), RunningStage("older", NO_GATE)]
+    assert first(stages, {"old": 7, "older": 3}, warm=True) == {"old", "older"}
+    assert first(stages, {}, warm=True) == {"new", "old", "older"}
+    assert first(stages, {"old": 7}, warm=False) == {"new"}
+
+
+def test_a_shadow_that_may_write_goes_on_with_all_its_stages() -> None:
+    query: Any = object()
+    stages = [RunningStage("old", NO_GATE, query=query), RunningStage("refilled", NO_GATE, query=query)]
+    assert first(stages, {"old": 7}, warm=True) == {"old", "refilled"}

@@ -23,3 +23,12 @@ def test_a_stage_that_divides_takes_the_invented_records_too(spark: SparkSession
     raw = spark.createDataFrame([(json.dumps(row).encode(), at) for row in rows], validate.RECORD)
     frame = code.load(definition, DIRECTORY)["avg_1m"]({"panes": sources.accepted("panes", panes, raw, count=False)})
     assert frame.where("value IS NOT NULL").count() == len(rows) * 60  # every window that a record falls into
+
+
+def test_a_stage_is_warm_when_a_batch_is_hardly_quicker_than_those_before() -> None:
+    assert not warmup.is_warm([])
+    assert not warmup.is_warm([100])  # whether it gets quicker is not known
+    assert not warmup.is_warm([100, 22_000])
+    assert warmup.is_warm([100, 22_000, 25_000])
+    assert warmup.is_warm([100, 22_000, 9_000])  # it has read up to the present, and takes what comes
+    assert warmup.is_warm([0, 0])  # nothing comes
