@@ -3,7 +3,8 @@
 
 **What it does.** Compares what the job records say should run with what runs, and brings back what is missing: a
 driver that is gone and that the master does not hold, a job after the master lost its memory, a worker whose program
-does not run, an operation whose DAG run is over. Its log begins with what was found, and says what was done.
+does not run, an operation whose DAG run is over. The log of `look` begins with what was found, and says what is to be
+done; each start, each second driver and each operation that was left half done is a task `heal` of its own.
 
 **When to use it.** It runs by itself when there is something to do: a watcher in Airflow's triggerer looks every five
 seconds. Triggered by hand it looks at once. To keep it away from one job for a while: `streamops jobs pause JOB`, and
@@ -18,9 +19,10 @@ abandoned operation is finished, or undone.
 - *A job is not brought back*: its driver failed for good (`streamops jobs show JOB` says why), an operation works on
   it, it is paused, the cluster was shut down, or the master is still recovering.
 - *A job is started again and again*: each start is an operation (`streamops operations JOB`) with its reason.
-- *This run fails*: its log names a job or a worker that nothing could be done about; the others had their turn. What
-  is still found is tried again after 15 seconds, then after twice that, and so on up to every five minutes; what can
-  only be told, such as a record that cannot be read, each hour.
+- *This run fails*: a red task `heal` names a job or a worker that nothing could be done about; the others had their
+  turn. What is still found is tried again after 15 seconds, then after twice that, and so on up to every five minutes;
+  what can only be told, such as a record that cannot be read, each hour.
+- *A task `heal` waits for another job*: the cluster has no room for both drivers until the first has its executors.
 - *There is no run although something does not run*: the log of the triggerer says what keeps the watcher from looking.
 """
 
@@ -29,7 +31,7 @@ from datetime import timedelta
 from airflow.sdk import DAG
 
 from streamops_airflow import runs
-from streamops_airflow.operators.reconcile import ReconcileOperator
+from streamops_airflow.operators.reconcile import HealOperator, ReconcileOperator
 from streamops_airflow.triggers.watching import ReconcileTrigger, to_do
 
 with DAG(
@@ -41,4 +43,7 @@ with DAG(
     **{**runs.DAG_ARGS, "max_active_runs": 1},
 ) as dag:
     # A pool of its own: healing does not queue behind slow tasks. What a run leaves unfinished the next one settles.
-    ReconcileOperator(task_id="reconcile", pool=runs.HEALING, retries=0, execution_timeout=timedelta(hours=1))
+    own = {"pool": runs.HEALING, "retries": 0, "execution_timeout": timedelta(hours=1)}
+    look = ReconcileOperator(task_id="look", **own)
+    heal = HealOperator.partial(task_id="heal", map_index_template="{{ task.scope }}", **own)
+    heal.expand_kwargs(look.output)

@@ -60,8 +60,9 @@ for arguments in json.loads(sys.argv[1]):
     sys.argv = ["airflow", *arguments]
     main()
 """
-# Tasks that run at the same time, each a process. The pools keep one of them for what heals (docs/adr/0036).
-_TASKS = {"default_pool": (4, "Every other task"), "healing": (1, "What brings back what should run: reconcile")}
+# Tasks that run at the same time, each a process. The pools keep some of them for what heals (docs/adr/0036): so many
+# drivers are submitted at once, each in some seconds and with some hundred MB.
+_TASKS = {"default_pool": (4, "Every other task"), "healing": (4, "What brings back what should run: reconcile")}
 
 
 def pools(layout: Layout) -> Path:

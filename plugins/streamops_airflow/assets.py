@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from airflow.sdk import Asset, AssetAlias
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 
 # The job is known only when a task runs, so tasks declare the alias and name the asset of the job in it.
 TAKEN = AssetAlias("streamops-snapshots")
+_CLOCKS = timedelta(hours=1)  # that a worker's clock may be ahead of that of Airflow's database
 
 
 def snapshots(job: str, bucket: str = "streamops") -> Asset:
@@ -25,9 +27,20 @@ def snapshots(job: str, bucket: str = "streamops") -> Asset:
 
 
 def announce(context: Context, bucket: str, job: str, name: str, size: int) -> None:
-    """Tell that a snapshot exists; a task that is tried again tells it once, with its success.
+    """Tell that a snapshot exists, with the task's success; a task that is tried again, or cleared, tells it once.
 
     Args:
         size: bytes of all its objects.
     """
-    context["outlet_events"][TAKEN].add(snapshots(job, bucket), extra={"job": job, "snapshot": name, "bytes": size})
+    asset = snapshots(job, bucket)
+    if announced(context, asset, name):
+        return
+    context["outlet_events"][TAKEN].add(asset, extra={"job": job, "snapshot": name, "bytes": size})
+
+
+def announced(context: Context, asset: Asset, name: str) -> bool:
+    """Whether a snapshot was announced since the run was to begin: clearing a task changes nothing of that moment."""
+    from airflow.sdk.execution_time.context import InletEventsAccessor  # loads what parsing does not need
+
+    events = InletEventsAccessor(alias_name=TAKEN.name).after((context["dag_run"].run_after - _CLOCKS).isoformat())
+    return any((event.asset.uri, (event.extra or {}).get("snapshot")) == (asset.uri, name) for event in events)

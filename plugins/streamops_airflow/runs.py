@@ -23,7 +23,13 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 # Every step is idempotent and continues at what is recorded, so another try is safe; a refusal is never retried.
-RETRIES: dict[str, Any] = {"retries": 2, "retry_delay": timedelta(seconds=5)}
+# The timeout ends what no deadline of a step or of a client does; a copy of some terabytes ends before. Then the
+# teardowns run. Airflow's dagrun_timeout would skip them.
+RETRIES: dict[str, Any] = {
+    "retries": 2,
+    "retry_delay": timedelta(seconds=5),
+    "execution_timeout": timedelta(hours=6),
+}
 _FINISHED = {"success": True, "failed": True, "queued": False, "running": False}
 # Different jobs may be operated on at the same time; one job's operations exclude each other by its lock.
 DAG_ARGS: dict[str, Any] = {
@@ -169,6 +175,12 @@ def forgotten(context: Context) -> Callable[[Owner], bool]:
             return False
 
     return ask
+
+
+def last_try(context: Context) -> bool:
+    """Whether Airflow tries the running task no more when it fails."""
+    ti = context["ti"]
+    return bool(ti.try_number > ti.max_tries)
 
 
 def fence(context: Context) -> Callable[[str, str], None]:

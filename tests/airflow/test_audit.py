@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, field
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,28 +17,31 @@ import pytest
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import DAG
 from airflow.sdk.definitions.mappedoperator import MappedOperator
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskDeferred
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException, TaskDeferred
 
 from asking import fitting
 from fakes.rig import JOB, PATIENT, Rig, patient
 from streamops.model import records
-from streamops.model.errors import RefusedError, UnhealthyError
+from streamops.model.errors import RefusedError, UnhealthyError, UnreachableError
 from streamops.model.names import CLUSTER
 from streamops.model.owner import Owner
-from streamops.operations.engine import Engine
+from streamops.model.records import RefusedPoint
+from streamops.operations.engine import Engine, list_operations
 from streamops.operations.operation import operation_id
 from streamops.operations.requests import ClusterRequest
 from streamops.operations.runbooks import RUNBOOKS
 from streamops.spark.submission import Submission
-from streamops.store import locks
+from streamops.store import documents, jobs, keys, locks, quarantine
+from streamops.upkeep import reconcile
 from streamops_airflow import assets
 from streamops_airflow.dags import runbook_dag
 from streamops_airflow.hooks.snapshots import SnapshotHook
 from streamops_airflow.operators.base import StreamOpsOperator
 from streamops_airflow.operators.driver_submit import SubmitOperator
-from streamops_airflow.operators.reconcile import ReconcileOperator
+from streamops_airflow.operators.reconcile import HealOperator, ReconcileOperator
 from streamops_airflow.operators.steps import BeginOperator
 
+AWAY = "The object store does not answer."
 NOTE = "from the command line of ada on a host"
 # What must have happened before, and what is asked for.
 BEFORE: dict[str, list[tuple[str, dict[str, Any]]]] = {
@@ -58,6 +62,7 @@ ASKED: dict[str, dict[str, Any]] = {
     "schedule_job": {"every": "1 hour"},
     "set_log_levels": {"logging": {"source.events": "DEBUG"}},
     "manage_snapshot": {"action": "pin", "snapshot": "s0"},
+    "manage_quarantine": {"action": "drop", "points": ["0123456789abcdef"]},
     "settle_operation": {"action": "abort", "operation": "left"},
 }
 
@@ -111,16 +116,20 @@ class Run:
 
     Args:
         breaks: the step before whose effect everything that it needs is gone.
+        away: that is because the object store does not answer until the task has ended, whose last try it was.
     """
 
-    def __init__(self, rig: Rig, number: int, runbook: str, values: dict[str, Any], breaks: str = "") -> None:
-        self.rig, self.runbook, self.log, self.breaks = rig, runbook, Log(), breaks
+    def __init__(
+        self, rig: Rig, number: int, runbook: str, values: dict[str, Any], breaks: str = "", *, away: bool = False
+    ) -> None:
+        self.rig, self.runbook, self.log, self.breaks, self.away = rig, runbook, Log(), breaks, away
         of_job = not issubclass(RUNBOOKS[runbook].request, ClusterRequest)
         given = {**fitting(runbook, PATIENT), **({"job": JOB} if of_job else {}), **values}
         self.dag: DAG = runbook_dag(RUNBOOKS[runbook], "")
         self.xcom: dict[tuple[str, str], Any] = {}
         self.returned: Any = None  # by the task before
         self.submitted_by: list[Any] = []
+        self.try_number, self.max_tries = 3, 2  # the last one
         run = SimpleNamespace(
             dag_id=runbook, run_id=f"manual__{number}", run_type="manual", triggering_user_name="ada", note=NOTE,
             conf=given,
@@ -133,8 +142,10 @@ class Run:
     def xcom_push(self, key: str, value: Any) -> None:
         self.xcom[self.task_id, key] = value
 
-    def xcom_pull(self, task_ids: str, key: str) -> Any:
-        return self.xcom.get((task_ids, key))
+    def xcom_pull(self, task_ids: str | list[str], key: str) -> Any:
+        if isinstance(task_ids, str):
+            return self.xcom.get((task_ids, key))
+        return [self.xcom.get((name, key)) for name in task_ids]
 
     @property
     def operation_id(self) -> str:
@@ -142,7 +153,7 @@ class Run:
 
     def at_point(self, step: str, when: str) -> None:
         if (step, when) == (self.breaks, "before"):
-            raise RefusedError("What this step needs is gone.")
+            raise UnreachableError(AWAY) if self.away else RefusedError("What this step needs is gone.")
 
     def carry_out(self, monkeypatch: pytest.MonkeyPatch, until: str = "") -> Audit:
         """All tasks in order, and the teardowns whatever became of the others.
@@ -155,6 +166,9 @@ class Run:
         for kind in (SnapshotHook, SubmitOperator):
             monkeypatch.setattr(kind, "submit", lambda _, submission: cluster.submit(submission))
         engine = Engine(self.rig.engine(submitter=through).ports, self.log.info, self.at_point)
+        fail = engine.fail
+        monkeypatch.setattr(engine, "fail", lambda *told: self.store_away() or fail(*told))
+        monkeypatch.setattr(assets, "announced", lambda *_: False)
         monkeypatch.setattr(StreamOpsOperator, "log", self.log, raising=False)
         monkeypatch.setattr(SnapshotHook, "store", self.rig.store)
         monkeypatch.setattr(SnapshotHook, "task_engine", lambda *_: engine)
@@ -170,11 +184,15 @@ class Run:
                 else:
                     self.returned = self.execute(task, engine)
                 self.states[task.task_id] = "success"
-            except (AirflowFailException, AirflowSkipException) as ended:
+            except AirflowException as ended:
                 self.states[task.task_id] = "skipped" if isinstance(ended, AirflowSkipException) else "failed"
                 going = False
             going = going and task.task_id != until
         return audit(self.log.lines)
+
+    def store_away(self) -> None:
+        if self.away and not self.task.is_teardown:
+            raise UnreachableError(AWAY)
 
     def submit(self, submission: Submission) -> str:
         """Through the task, which may have no right to."""
@@ -186,18 +204,24 @@ class Run:
         try:
             return task.execute(self.context)
         except TaskDeferred as deferred:
-            trigger = deferred.trigger
-            event: dict[str, Any] = {"done": True, "why": ""}
+            return task.resume(self.context, waited(self.rig, deferred, engine))
 
-            def done() -> bool:
-                found, event["why"] = engine.poll(trigger.job, trigger.operation_id, trigger.step)
-                return found
 
-            try:
-                self.rig.wait(done, trigger.step)
-            except UnhealthyError as error:
-                event |= {"done": False, "why": str(error)}
-            return task.resume(self.context, event)
+def waited(rig: Rig, deferred: TaskDeferred, engine: Engine) -> dict[str, Any]:
+    """The event of the trigger."""
+    assert deferred.timeout  # Airflow's scheduler ends it when no triggerer does
+    trigger, why = deferred.trigger, ""
+
+    def done() -> bool:
+        nonlocal why
+        found, why = engine.poll(trigger.job, trigger.operation_id, trigger.step)
+        return found
+
+    try:
+        rig.wait(done, trigger.step)
+    except UnhealthyError as error:
+        return {"done": False, "why": str(error)}
+    return {"done": True, "why": why}
 
 
 def prepared(rig: Rig, runbook: str) -> None:
@@ -212,6 +236,10 @@ def prepared(rig: Rig, runbook: str) -> None:
         rig.engine().run(patient(name, **scope, **asked), owner, f"{name}-{rig.count}")
     if runbook == "settle_operation":
         rig.leave("check")
+    if runbook == "manage_quarantine":
+        (refused,) = ASKED[runbook]["points"]
+        point = RefusedPoint(id=refused, measurement="a", tags={}, fields={"n": 1}, time_ms=7, reason="too long")
+        quarantine.put(rig.store, JOB, "a", "v1", [point])
 
 
 QUICK = ("cancel_job", "upgrade_job")
@@ -291,27 +319,130 @@ def test_the_log_alone_tells_who_asked_for_what_what_was_found_and_how_it_ended(
         assert told.receipt["snapshot"] == f"{JOB}/{asked['snapshot']}"
 
 
-def test_a_run_of_reconcile_tells_what_was_found_and_what_it_did(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    log = Log()
-    monkeypatch.setattr(StreamOpsOperator, "log", log, raising=False)
-    monkeypatch.setattr(SnapshotHook, "task_engine", lambda *_: rig.engine())
-    run = SimpleNamespace(
-        dag_id="reconcile", run_id="asset_triggered__1", run_type="asset_triggered", triggering_user_name=None,
-        note=None, conf={},
-    )  # fmt: skip
-    found = SimpleNamespace(extra={"from_trigger": True, "payload": {"found": ["node-2: its program did not run"]}})
-    context: Any = {
-        "dag_run": run, "dag": SimpleNamespace(params={}), "params": {}, "triggering_asset_events": {"asset": [found]}
-    }  # fmt: skip
-    rig.nodes.up = {"master", "node-1"}
-    done = "node-2 is started: its program did not run"
-    assert ReconcileOperator(task_id="reconcile").execute(context) == [done]
-    asked = "Run reconcile/asset_triggered__1 (asset_triggered), asked for by no one"
-    assert log.lines[-4:] == [asked, "Form: {}", "node-2: its program did not run", done]
+@pytest.mark.parametrize("step", ["request_stop", pytest.param("check", marks=pytest.mark.full)])
+def test_what_made_the_last_try_fail_is_the_reason_although_it_could_not_be_recorded(
+    rig: Rig, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared(rig, "cancel_job")
+    told = Run(rig, 0, "cancel_job", {}, step, away=True).carry_out(monkeypatch)
+    assert (told.state, told.receipt["reason"]) == ("failed", AWAY)
 
-    context["triggering_asset_events"] = {}  # triggered by a person
-    assert ReconcileOperator(task_id="reconcile").execute(context) is None
-    assert log.lines[-1].startswith("Nothing was done: ")
-    run.conf = {"job": JOB}
+
+class Pass:
+    """The tasks of a run of ``reconcile``, on the rig."""
+
+    try_number, max_tries = 1, 0
+
+    def __init__(self, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.rig, self.log, self.xcom = rig, Log(), dict[str, Any]()
+        monkeypatch.setattr(StreamOpsOperator, "log", self.log, raising=False)
+        monkeypatch.setattr(SnapshotHook, "task_engine", self.engine)
+        monkeypatch.setattr(SubmitOperator, "submit", lambda _, submission: rig.cluster.submit(submission))
+        self.run = SimpleNamespace(
+            dag_id="reconcile", run_id="asset_triggered__1", run_type="asset_triggered", triggering_user_name=None,
+            note=None, conf={},
+        )  # fmt: skip
+        dag = SimpleNamespace(params={})
+        self.context: Any = {
+            "dag_run": self.run, "dag": dag, "params": {}, "ti": self, "triggering_asset_events": {}
+        }  # fmt: skip
+
+    def engine(self, hook: SnapshotHook, context: Any, say: Any, submit: Any) -> Engine:
+        cluster = self.rig.cluster
+        through = SimpleNamespace(submit=submit, room_for=cluster.room_for, end_driver=cluster.end_driver)
+        return Engine(self.rig.engine(submitter=through).ports, self.log.info)
+
+    def xcom_push(self, key: str, value: Any) -> None:
+        self.xcom[key] = value
+
+    def look(self) -> list[dict[str, Any]]:
+        return ReconcileOperator(task_id="look").execute(self.context)
+
+    def heal(self, values: dict[str, Any]) -> str:
+        """Each time that the task goes on it is another process, as in Airflow."""
+        call: Any = HealOperator(task_id="heal", **values).execute
+        given: dict[str, Any] = {}
+        while True:
+            try:
+                return str(call(self.context, **given))
+            except TaskDeferred as deferred:
+                given = {"event": waited(self.rig, deferred, self.rig.engine()), **(deferred.kwargs or {})}
+                call = getattr(HealOperator(task_id="heal", **values), deferred.method_name)
+
+
+def dead(rig: Rig, job: str) -> None:
+    """Its driver died a while ago."""
+    launch = jobs.record(rig.store, job).launch
+    for _, process in [item for item in rig.cluster.processes if item[0] == launch]:
+        process.kill()
+        process.join(30)
+    status = jobs.status(rig.store, job, launch)
+    old = status.model_copy(update={"updated": status.updated - timedelta(minutes=5)})
+    documents.write(rig.store, keys.status(job, launch), old)
+
+
+def test_a_run_of_reconcile_brings_each_job_back_in_a_task_of_its_own_that_submits_its_driver(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared(rig, "cancel_job")
+    dead(rig, JOB)
+    run = Pass(rig, monkeypatch)
+    (found,) = run.look()
+    assert (found["scope"], found["do"]) == (JOB, "start")
+    assert run.heal(found) == f"{JOB} works again"
+    assert run.heal(found) == f"{JOB} works again"  # someone cleared it: nothing is done twice
+    assert len(rig.cluster.processes) == 2
+    back = list_operations(rig.store, JOB)[-1]
+    assert (back.request.runbook, back.state, back.owner.run_id) == ("recover_job", "succeeded", run.run.run_id)
+    assert locks.read(rig.store, JOB).value.operation is None
+    assert [line for line in run.log.lines if line.startswith(f"Receipt {back.id}: recover_job of {JOB} succeeded")]
+
+
+@pytest.mark.full
+def test_a_job_that_has_no_room_beside_another_waits_for_it_without_a_worker(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared(rig, "cancel_job")
+    rig.publish("v1", ("a",), job="other")
+    rig.engine().run(patient("deploy_job", job="other", version="v1"), rig.owner(), "deploy-other")
+    for job in (JOB, "other"):
+        dead(rig, job)
+    monkeypatch.setattr(reconcile, "side_by_side", lambda master, wanted: tuple(wanted)[:1])
+    run = Pass(rig, monkeypatch)
+    first, then = run.look()
+    assert then["after"] == [first["scope"]]
+    with pytest.raises(TaskDeferred) as deferred:
+        HealOperator(task_id="heal", **then).execute(run.context)
+    assert (deferred.value.trigger.job, deferred.value.kwargs) == (first["scope"], {"after": []})
+    assert len(rig.cluster.processes) == 2
+    for values in (first, then):
+        run.heal(values)
+    assert len(rig.cluster.processes) == 4
+
+
+def test_a_run_of_reconcile_tells_what_was_found_and_what_it_did(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Pass(rig, monkeypatch)
+    found = SimpleNamespace(extra={"from_trigger": True, "payload": {"found": ["node-2: its program did not run"]}})
+    run.context["triggering_asset_events"] = {"asset": [found]}
+    rig.nodes.up = {"master", "node-1"}
+    assert run.look() == []
+    asked = "Run reconcile/asset_triggered__1 (asset_triggered), asked for by no one"
+    done = "node-2 is started: its program did not run"
+    assert run.log.lines[:4] == [asked, "Form: {}", "node-2: its program did not run", done]
+
+    run.context["triggering_asset_events"] = {}  # triggered by a person
+    assert run.look() == []
+    assert run.log.lines[-1] == "No driver is missing, and nothing was left half done"
+    run.run.conf = {"job": JOB}
     with pytest.raises(AirflowFailException, match="reconcile has no field job; it has none"):
-        ReconcileOperator(task_id="reconcile").execute(context)
+        run.look()
+
+
+def test_a_trouble_that_can_only_be_told_is_a_task_that_fails_with_it(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.store.put(keys.record("other"), b'{"version": "v1"}')
+    run = Pass(rig, monkeypatch)
+    (found,) = run.look()
+    with pytest.raises(AirflowFailException, match=r"other is left as it is: jobs/other/record.json"):
+        run.heal(found)

@@ -58,17 +58,24 @@ def test_what_has_to_be_done_seldom_runs_only_when_its_watcher_has_found_somethi
     (watcher,) = asset["watchers"]
     assert watcher["trigger"]["classpath"].startswith("streamops_airflow.triggers.watching.")
     assert watcher["trigger"]["kwargs"] == {"dag_id": name, "streamops_conn_id": "streamops"}
-    assert all(task.execution_timeout for task in dag.tasks)
+
+
+def test_every_task_has_a_timeout_after_which_the_teardowns_run(dags):
+    tasks = {f"{name}.{task.task_id}": task for name, dag in dags.items() for task in dag.tasks}
+    assert any(task.is_mapped for task in tasks.values())  # which a default of the DAG might not reach
+    assert {name: task for name, task in tasks.items() if not task.execution_timeout} == {}
+    assert not any(dag.dagrun_timeout for dag in dags.values())  # it would skip them
 
 
 def test_healing_has_a_pool_of_its_own_whose_slot_no_other_task_can_take(dags, tmp_path):
     of_pools = {task.pool: name for name, dag in dags.items() for task in dag.tasks}
     assert of_pools == {"default_pool": of_pools["default_pool"], "healing": "reconcile"}
+    assert {task.pool for task in dags["reconcile"].tasks} == {"healing"}
     layout = Layout.find(tmp_path)
     configure.airflow(layout, prepare_env(layout, tmp_path / "spark"))
     slots = {name: pool["slots"] for name, pool in json.loads((layout.airflow / "pools.json").read_text()).items()}
     assert set(slots) == set(of_pools)
-    assert slots["healing"] == 1
+    assert slots["healing"] == 4  # drivers are submitted beside each other
     settings = ConfigParser()
     settings.read(layout.airflow / "airflow.cfg")
     assert settings["core"].getint("parallelism") == sum(slots.values())
@@ -114,6 +121,14 @@ def test_every_driver_that_a_plan_starts_is_started_by_a_spark_submit_operator(d
     for task in (dags[runbook].get_task(name) for name in submits):
         if task.is_mapped:  # a task for each job, one after the other
             assert task.partial_kwargs["max_active_tis_per_dagrun"] == 1
+
+
+def test_what_heals_and_may_start_a_driver_is_a_spark_submit_operator_for_each(dags):
+    look, heal = dags["reconcile"].get_task("look"), dags["reconcile"].get_task("heal")
+    assert not isinstance(look, SparkSubmitOperator)
+    assert heal.is_mapped
+    assert issubclass(heal.operator_class, SparkSubmitOperator)
+    assert look.downstream_task_ids == {"heal"}
 
 
 @pytest.mark.parametrize("runbook", RUNBOOKS)

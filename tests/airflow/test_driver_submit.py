@@ -5,20 +5,22 @@ import json
 import shlex
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import DAG
-from airflow.sdk.exceptions import AirflowTaskTerminated
+from airflow.sdk.exceptions import AirflowException, AirflowTaskTerminated
+from airflow.sdk.execution_time import context as context_of_tasks
 from pydantic import SecretStr
 
 from streamops.model.errors import RefusedError, StreamOpsError, UnreachableError
 from streamops.settings import Settings
 from streamops.spark.submission import SLOTS_PER_CORE, Submission, program_args, spark_submit_command
 from streamops.spark.submitter import SparkSubmitter
-from streamops_airflow import runs
+from streamops_airflow import assets, runs
 from streamops_airflow.hooks.driver_submit import DriverSubmitHook
 from streamops_airflow.hooks.snapshots import SnapshotHook
 from streamops_airflow.hooks.streamops import FIRST
@@ -240,3 +242,25 @@ def test_a_task_that_was_marked_failed_submits_no_more_mapped_or_not(index):
     else:
         with pytest.raises(AirflowTaskTerminated, match="set to failed meanwhile; submit_jobs is left to the teardown"):
             check("submit_jobs", "before")
+
+
+def test_a_wait_that_airflow_itself_ended_is_tried_again_and_the_last_time_the_reason(monkeypatch):
+    told = []
+    monkeypatch.setattr(StepsOperator, "failed", lambda self, context, reason: told.append(reason))
+    for tries, says in ((1, 0), (3, 1)):
+        ti = SimpleNamespace(try_number=tries, max_tries=2, xcom_push=lambda key, value: None)
+        with pytest.raises(AirflowException, match="triggerer did not say in time"):
+            StepsOperator(task_id="switch").resume_execution("__fail__", {"error": "Trigger timeout"}, {"ti": ti})
+        assert len(told) == says
+
+
+@pytest.mark.parametrize(("there", "told"), [([], 1), ([("other", "s")], 1), ([("sums", "s")], 0)])
+def test_a_snapshot_of_which_airflow_has_an_event_is_not_announced_again(monkeypatch, there, told):
+    events = [SimpleNamespace(asset=assets.snapshots(job), extra={"snapshot": name}) for job, name in there]
+    asked = SimpleNamespace(after=lambda moment: events)
+    monkeypatch.setattr(context_of_tasks, "InletEventsAccessor", lambda **alias: asked)
+    added = []
+    outlets = {assets.TAKEN: SimpleNamespace(add=lambda asset, extra: added.append(extra["snapshot"]))}
+    context = {"dag_run": SimpleNamespace(run_after=datetime.now(UTC)), "outlet_events": outlets}
+    assets.announce(context, "streamops", "sums", "s", 7)
+    assert added == ["s"] * told

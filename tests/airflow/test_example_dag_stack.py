@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from fresh_job import FreshJob, publish_quickly, wait_for
-from runbooks import PATIENT, RUN_S, ended, log, run_to_end, states, stop, working_job
+from runbooks import PATIENT, RUN_S, clear, ended, log, run_to_end, states, stop, working_job
 from stack.layout import Layout
 from streamops import snapshots
 from streamops.clients.airflow import Airflow, Run
@@ -84,6 +84,13 @@ def told(airflow: Airflow, run: Run) -> str:
     return "\n".join(f"{task}: {state}\n{log(airflow, run, task)}" for task, state in states(airflow, run).items())
 
 
+def announced(airflow: Airflow, uri: str) -> list[str]:
+    """The snapshots of which an asset has an event."""
+    asked = {"limit": 100, "order_by": "-timestamp"}
+    events = airflow._call("GET", "/api/v2/assets/events", params=asked)["asset_events"]
+    return [event["extra"].get("snapshot") for event in events if event["uri"] == uri]
+
+
 def test_an_asset_starts_a_pipeline_that_deploys_snapshots_and_upgrades(airflow, job):
     (campaigns,) = airflow._call("GET", "/api/v2/assets", params={"uri_pattern": "s3://marketing/campaigns"})["assets"]
     before = runs(airflow, RELEASE)
@@ -107,8 +114,11 @@ def test_an_asset_starts_a_pipeline_that_deploys_snapshots_and_upgrades(airflow,
     # Others can wait for the snapshots by an address that they know.
     uri = assets.snapshots(job.name, job.settings.s3_bucket).uri
     assert uri == f"s3://{job.settings.s3_bucket}/snapshots/{job.name}/manifests"
-    events = airflow._call("GET", "/api/v2/assets/events", params={"limit": 100})["asset_events"]
-    assert kept["snapshot"] in [event["extra"].get("snapshot") for event in events if event["uri"] == uri]
+    assert announced(airflow, uri).count(kept["snapshot"]) == 1
+    taken = airflow.run("snapshot_job", kept["dag_run"])
+    clear(airflow, taken, "switch", downstream=False)
+    assert ended(airflow, taken).state == "success"
+    assert announced(airflow, uri).count(kept["snapshot"]) == 1
     wait_for(lambda: job.runs("v2"), RUN_S, "v2 running")
     job.caught_up(RUN_S)
     assert job.recount().clean

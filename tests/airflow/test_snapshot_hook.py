@@ -52,7 +52,10 @@ def test_save_is_the_operation_that_the_runbook_is_and_a_second_try_finds_it_don
         hook.save(JOB, cancle=True)
 
 
-def test_save_announces_the_snapshot_where_the_task_says_so(hook: SnapshotHook, context: dict[str, Any]) -> None:
+def test_save_announces_the_snapshot_where_the_task_says_so(
+    hook: SnapshotHook, context: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(assets, "announced", lambda *_: False)
     told: list[Any] = []
     context["outlet_events"] = {assets.TAKEN: SimpleNamespace(add=lambda asset, extra: told.append((asset.uri, extra)))}
     hook.save(JOB, "silent")

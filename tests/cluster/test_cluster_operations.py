@@ -7,6 +7,7 @@ import pytest
 from fakes import checks
 from fakes.rig import JOB, LOOK_S, Killed, Rig, patient
 from fakes.walk import Walk, killer, points_of
+from healing import one_pass
 from streamops import snapshots
 from streamops.cluster import record as cluster_record
 from streamops.model.errors import LockedError, RefusedError, SnapshotExistsError, StreamOpsError, UnreachableError
@@ -272,7 +273,7 @@ def left_working(rig: Rig, runbook: str, name: str) -> None:
     if cluster_record.read(rig.store).state != "running":  # what a person would do next
         run(rig, "restart_cluster")
     if not rig.cluster.alive():  # named, and not submitted
-        Reconciler(rig.engine(), rig.owner(), rig.said.append, look_s=LOOK_S).run()
+        one_pass(Reconciler(rig.engine(), rig.owner(), rig.said.append, look_s=LOOK_S))
     gone = runbook == "scale_cluster" and operation.state == "succeeded"
     assert len(rig.nodes.up) == (2 if gone else 3)
     assert not rig.nodes.leaving
@@ -361,7 +362,7 @@ def marked_failed(rig: Rig, asked: Request, when: str) -> None:
 def test_what_a_restart_that_fails_has_named_and_not_submitted_is_started_by_reconciliation(rig: Rig) -> None:
     asked = prepared(rig, "restart_cluster")
     marked_failed(rig, asked, "before")
-    Reconciler(rig.engine(), rig.owner(), rig.said.append, look_s=LOOK_S).run()
+    one_pass(Reconciler(rig.engine(), rig.owner(), rig.said.append, look_s=LOOK_S))
     checks.writes_alone(rig)
     rig.commits_more(windows=1)
     assert rig.recount("a")

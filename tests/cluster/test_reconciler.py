@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import replace
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 
 from fakes.rig import JOB, LOOK_S, Killed, Rig, patient
 from fakes.walk import killer
+from healing import one_pass
 from streamops.cluster import record as cluster_record
-from streamops.model.errors import DamagedError, LockedError, StreamOpsError
+from streamops.model.errors import StreamOpsError, UnreachableError
 from streamops.model.records import State, now
 from streamops.operations.engine import list_operations
 from streamops.operations.follow import request as ask
 from streamops.spark.master import Driver
 from streamops.spark.submission import Submission
 from streamops.store import documents, jobs, keys, locks
-from streamops.upkeep import housekeeping
+from streamops.upkeep import reconcile
 from streamops.upkeep.reconcile import wants_second
 from streamops.upkeep.reconciler import Reconciler
 from streamops.upkeep.watching import Found
@@ -28,10 +29,9 @@ def once(rig: Rig) -> list[str]:
     """One pass, as a DAG run of its own; a look before it finds the same to do, and does nothing."""
     said: list[str] = []
     foreseen = seen(rig)
-    done = Reconciler(rig.engine(), rig.owner(), said.append, look_s=LOOK_S).run()
-    assert said == done
-    assert bool(foreseen) == bool(done), (foreseen, done)
-    return done
+    one_pass(Reconciler(rig.engine(), rig.owner(), said.append, look_s=LOOK_S))
+    assert bool(foreseen) == bool(said), (foreseen, said)
+    return said
 
 
 def seen(rig: Rig) -> list[str]:
@@ -119,18 +119,15 @@ def test_an_abandoned_upgrade_that_has_handed_the_job_over_is_finished(rig: Rig)
 
 
 def test_an_operation_that_others_found_abandoned_and_left_is_found_again(rig: Rig) -> None:
-    """Retention took its lock over and gave it back; what it had begun is settled by the next pass all the same."""
+    """Someone took its lock over and gave it back; what it had begun is settled by the next pass all the same."""
     deployed(rig)
     engine, owner = rig.engine(), rig.owner()
     engine.begin(ask("upgrade_job", job=JOB, version="v2", snapshot="s"), owner, "left")
     for task in ("check", "prepare"):
         engine.run_task(JOB, "left", task)
     rig.runs.over[owner.run_id] = True
-    with (
-        pytest.raises(LockedError, match="left of job sums was abandoned"),
-        housekeeping.holding(rig.retention, JOB, "apply_retention", rig.owner(), rig.runs.finished),
-    ):
-        pass
+    locks.acquire(rig.store, JOB, "other", "other", rig.owner(), rig.runs.finished, now())
+    locks.release(rig.store, JOB, "other")
     assert locks.read(rig.store, JOB).value.operation is None
     assert "undone" in once(rig)[0]
     assert rig.engine().find(JOB, "left").state == "undone"
@@ -183,9 +180,9 @@ def test_a_damaged_record_of_one_job_does_not_keep_another_from_coming_back(rig:
     ]  # fmt: skip
     said: list[str] = []
     with pytest.raises(
-        DamagedError, match=r"jobs/other/record.json .* cannot be read \(job: Field required\); .*earlier"
+        StreamOpsError, match=r"jobs/other/record.json .* cannot be read \(job: Field required\); .*earlier"
     ):
-        Reconciler(rig.engine(), rig.owner(), said.append, look_s=LOOK_S).run()
+        one_pass(Reconciler(rig.engine(), rig.owner(), said.append, look_s=LOOK_S))
     assert [line for line in said if line.startswith("other is left as it is: jobs/other/record.json")]
     assert [line for line in said if "sums is started again" in line]
     rig.commits_more()
@@ -200,7 +197,7 @@ def test_a_worker_that_cannot_be_started_does_not_keep_jobs_from_coming_back(rig
     rig.nodes.broken = {"node-2"}
     said: list[str] = []
     with pytest.raises(StreamOpsError, match="SPAWN_ERROR"):
-        Reconciler(rig.engine(), rig.owner(), said.append, look_s=LOOK_S).run()
+        one_pass(Reconciler(rig.engine(), rig.owner(), said.append, look_s=LOOK_S))
     assert [line for line in said if line.startswith("node-2 is left as it is")]
     assert [line for line in said if "sums is started again" in line]
     rig.commits_more()
@@ -228,7 +225,7 @@ def test_what_came_back_since_the_first_look_is_left_alone(rig: Rig) -> None:
     before = rig.record()
     rig.cluster.relaunch(before.launch)
     rig.commits_more(windows=1)
-    assert reconciler._start(starting) == []
+    assert list(reconciler._begun(starting, [])) == []
     assert "it is not started again, because by now its driver works" in said[0]
     assert (rig.record().launch, len(rig.cluster.processes)) == (before.launch, 2)
     assert locks.read(rig.store, JOB).value.operation is None
@@ -253,20 +250,8 @@ def test_an_operation_that_ends_between_two_reads_of_a_look_leaves_nothing_to_do
     assert reconciler.look() == Found()
 
 
-class Meeting:
-    """Submissions that go on only once so many of them are under way."""
-
-    def __init__(self, rig: Rig, count: int) -> None:
-        self.rig, self.together, self.one = rig, threading.Barrier(count), threading.Lock()
-
-    def submit(self, submission: Submission) -> str:
-        self.together.wait(120)
-        with self.one:
-            return self.rig.cluster.submit(submission)
-
-
-@pytest.mark.full
-def test_jobs_that_fit_beside_each_other_come_back_at_the_same_time(rig: Rig) -> None:
+def two_down(rig: Rig) -> None:
+    """Two jobs whose drivers died a while ago."""
     deployed(rig)
     rig.publish("v1", ("a",), job="other")
     rig.engine().run(patient("deploy_job", job="other", version="v1"), rig.owner(), "deploy-other")
@@ -276,12 +261,51 @@ def test_jobs_that_fit_beside_each_other_come_back_at_the_same_time(rig: Rig) ->
         status = jobs.status(rig.store, job, launch)
         old = status.model_copy(update={"updated": status.updated - timedelta(minutes=5)})
         documents.write(rig.store, keys.status(job, launch), old)
-    said: list[str] = []
-    engine = rig.engine(submitter=Meeting(rig, 2))
-    assert len(Reconciler(engine, rig.owner(), said.append, look_s=LOOK_S).run()) == 2, said
-    for job in (JOB, "other"):
-        assert list_operations(rig.store, job)[-1].state == "succeeded"
+
+
+@pytest.mark.full
+def test_jobs_that_fit_beside_each_other_are_submitted_before_any_of_them_works(rig: Rig) -> None:
+    two_down(rig)
+    reconciler = Reconciler(rig.engine(), rig.owner(), rig.said.append, look_s=LOOK_S)
+    plan = reconciler.plan()
+    assert sorted((item.scope, item.do, item.after) for item in plan) == [("other", "start", ()), (JOB, "start", ())]
+    for item in plan:
+        reconciler.submit(item.scope)
+    assert len(rig.cluster.processes) == 4  # two of them ended
+    for item in plan:
+        reconciler.heal(item)
+        assert list_operations(rig.store, item.scope)[-1].state == "succeeded"
+        assert locks.read(rig.store, item.scope).value.operation is None
     rig.commits_more()
+
+
+@pytest.mark.full
+def test_a_job_without_room_beside_another_is_locked_and_comes_after_it(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two_down(rig)
+    monkeypatch.setattr(reconcile, "side_by_side", lambda master, wanted: tuple(wanted)[:1])
+    first, then = Reconciler(rig.engine(), rig.owner(), rig.said.append, look_s=LOOK_S).plan()
+    assert (first.after, then.after) == ((), (first.scope,))
+    assert all(locks.read(rig.store, item.scope).value.runbook == "recover_job" for item in (first, then))
+
+
+@pytest.mark.full
+def test_a_start_that_fails_says_why_and_leaves_no_lock(rig: Rig) -> None:
+    deployed(rig)
+    silent_long_ago(rig)
+    engine = rig.engine(submitter=SimpleNamespace(submit=refuse, room_for=rig.cluster.room_for))
+    with pytest.raises(UnreachableError, match="away"):
+        one_pass(Reconciler(engine, rig.owner(), rig.said.append, look_s=LOOK_S))
+    left = list_operations(rig.store, JOB)[-1]
+    assert (left.state, left.reason) == ("failed", "The master is away.")
+    assert locks.read(rig.store, JOB).value.operation is None
+    assert [line for line in once(rig) if "sums is started again" in line]
+    rig.commits_more()
+
+
+def refuse(_: Submission) -> str:
+    raise UnreachableError("The master is away.")
 
 
 def test_the_second_driver_of_another_job_does_not_keep_this_one_from_getting_its_own(rig: Rig) -> None:

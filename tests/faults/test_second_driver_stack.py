@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from fresh_job import FreshJob, publish_quickly, wait_for
+from healing import one_pass
 from streamops.model.owner import Owner
 from streamops.model.records import DriverStatus, State
 from streamops.recount.recounting import recount_job
@@ -27,7 +28,8 @@ def second(job: FreshJob) -> DriverStatus | None:
 def once(operator: Operator) -> list[str]:
     owner = Owner(kind="airflow", dag_id="reconcile", run_id=f"pass-{time.monotonic_ns()}", user="reconcile")
     said: list[str] = []
-    return Reconciler(operator.engine(), owner, said.append).run()
+    one_pass(Reconciler(operator.engine(), owner, said.append))
+    return said
 
 
 def started(said: list[str]) -> bool:

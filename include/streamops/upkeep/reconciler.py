@@ -1,17 +1,17 @@
 """Carries out what ``reconcile`` decides: one look at everything, then the actions, each as a recorded operation.
 
-``look`` takes the same decisions and does nothing: whether a pass is worth while.
+``plan`` looks, does what needs no driver, and says what does; ``heal`` does one of those things, each apart from the
+others. ``look`` takes the same decisions and does nothing: whether a pass is worth while.
 """
 
 from __future__ import annotations
 
 import time
+import traceback
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from functools import partial
 from typing import Literal
 
 from streamops.cluster import record as cluster_record
@@ -42,7 +42,6 @@ from streamops.versions import artifacts
 from streamops.versions.artifacts import ArtifactManifest
 
 FRESH = timedelta(seconds=5)
-_AT_ONCE = 4  # submissions, each a process of some seconds and some hundred MB
 _LOOK_S = 4.0  # between two looks at a status that is not fresh: drivers speak every second, whatever their clock says
 _DOWN = "its program did not run"
 
@@ -55,6 +54,22 @@ class _Second:
     version: ArtifactManifest
     driver: str = ""
     why: str = ""
+
+
+@dataclass(frozen=True)
+class Healing:
+    """One thing to do that may put drivers on the cluster, or a trouble that can only be told.
+
+    Args:
+        scope: the job, or the cluster; of a trouble also a node.
+        do: *finish* or *undo* an abandoned operation, *start* a job again, start its *second* driver.
+        after: of a start, the jobs beside which it has no room until they have their executors.
+    """
+
+    scope: str
+    do: Literal["finish", "undo", "start", "second", "trouble"]
+    why: str
+    after: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -72,27 +87,67 @@ class Reconciler:
     look_s: float = _LOOK_S
     troubles: dict[str, Exception] = field(default_factory=dict, init=False)  # by job or node
 
-    def run(self) -> list[str]:
-        """Look and act; returns what was done.
+    def plan(self) -> list[Healing]:
+        """Look at everything, start nodes, and say what is to do besides, in this order.
+
+        The locks of the jobs that are to be started are taken. The cluster comes first, and alone: what is to do about
+        its jobs is seen once its operation is over.
 
         Raises:
-            Exception: the first trouble with a job or a node that nothing could be done about, after the others had
-                their turn.
+            StreamOpsError: what ends a pass before it has looked at everything, such as an object store that is away.
         """
-        done: list[str] = []
-        for name, action in [(CLUSTER, self._cluster()), *self._nodes()]:
-            done += self._do(name, action)
+        cluster = self._cluster()
+        if cluster.kind in ("finish", "undo"):
+            return [Healing(CLUSTER, cluster.kind, cluster.why)]
+        self._start_nodes()
+        plan: list[Healing] = []
         starting = []
         for record, action, look in self._jobs():
-            if action.kind == "start":
-                starting.append((record, look))
-            else:
-                with self._apart(record.job):
-                    done += self._do(record.job, action) + self._do_second(record, look)
-        done += self._start(starting)
-        if self.troubles:
-            raise next(iter(self.troubles.values()))
-        return done
+            with self._apart(record.job):
+                if action.kind == "start":
+                    starting.append((record, look))
+                elif action.kind in ("finish", "undo"):
+                    plan.append(Healing(record.job, action.kind, action.why))
+                else:
+                    plan += self._for_second(record, look)
+        plan += self._begun(starting, [item.scope for item in plan if item.do != "second"])
+        return plan + [Healing(name, "trouble", str(error)) for name, error in self.troubles.items()]
+
+    def heal(self, item: Healing) -> str:
+        """Do one thing of the plan; done again, it continues. Says what was done.
+
+        Raises:
+            StreamOpsError: it could not be done. A start is given up; another pass tries again.
+        """
+        try:
+            return self._said(self._healed(item))
+        except StreamOpsError as error:
+            self.give_up(item, str(error))
+            raise
+
+    def _healed(self, item: Healing) -> str:
+        if item.do == "start":
+            for task in RECOVER_JOB.tasks:
+                self.engine.run_task(item.scope, self.recovery(item.scope), task)
+            self.engine.release(item.scope, self.recovery(item.scope))
+            return f"{item.scope} works again"
+        if item.do == "second":
+            return self._start_second(item.scope)
+        if item.do == "trouble":
+            raise StreamOpsError(f"{item.scope} is left as it is: {item.why}")
+        return self._settle(item)
+
+    def submit(self, job: str) -> None:
+        """The first part of a start, up to its driver, which ``heal`` then waits for."""
+        for task in RECOVER_JOB.tasks[: RECOVER_JOB.tasks.index(steps.SUBMIT.task) + 1]:
+            self.engine.run_task(job, self.recovery(job), task)
+
+    def give_up(self, item: Healing, reason: str) -> None:
+        """Record why a start failed, and give its lock back; of anything else nothing is held."""
+        name = self.recovery(item.scope)
+        if item.do == "start" and self.engine.find(item.scope, name) is not None:
+            self.engine.fail(item.scope, name, reason)
+            self.engine.release(item.scope, name)
 
     def look(self) -> Found:
         """What a pass would do now, and which jobs operations hold. Nothing is touched.
@@ -140,6 +195,8 @@ class Reconciler:
         except Exception as error:
             if str(error) != str(self.troubles.get(name)):
                 self.say(f"{name} is left as it is: {error}")
+                if not isinstance(error, StreamOpsError):
+                    self.say("".join(traceback.format_exception(error)))
             self.troubles.setdefault(name, error)
 
     # --- looks
@@ -182,14 +239,11 @@ class Reconciler:
                 up.append(name)  # a node that does not answer is not this pass's to start
         return reconcile.programs(cluster, self._lock(CLUSTER)[0], wanted, up)
 
-    def _nodes(self) -> list[tuple[str, Action]]:
-        """Those of them that were started."""
-        started = []
+    def _start_nodes(self) -> None:
         for name in self._down():
             with self._apart(name, common=()):
                 self.engine.ports.nodes().start(name)
-                started.append(name)
-        return [(name, Action("start", _DOWN)) for name in started]
+                self._said(f"{name} is started: {_DOWN}")
 
     def _master(self) -> Master:
         try:
@@ -290,107 +344,95 @@ class Reconciler:
 
     # --- actions
 
-    def _do(self, scope: str, action: Action) -> list[str]:
-        if action.kind == "start":  # a node, started already
-            return self._said(f"{scope} is started: {action.why}")
-        if action.kind not in ("finish", "undo"):
-            return []
-        name = self._lock(scope)[1]
-        if name is None:
-            return []
-        try:
-            operation = self.engine.find(scope, name)
-            if operation is None or operation.state in OVER:
-                self.engine.release(scope, name)
-            elif action.kind == "finish":
-                self.engine.resume(scope, name)
-            else:
-                self.engine.abort(scope, name)
-        except StreamOpsError as error:
-            return self._said(f"{label(scope)}: {action.why}; {error}")
-        return self._said(f"{label(scope)}: {action.why}; {'finished' if action.kind == 'finish' else 'undone'}")
+    def _settle(self, item: Healing) -> str:
+        """An abandoned operation is finished or undone; where only its lock is left, that is given back."""
+        scope, name = item.scope, self._lock(item.scope)[1]
+        operation = self.engine.find(scope, name) if name else None
+        if name and (operation is None or operation.state in OVER):
+            self.engine.release(scope, name)
+        elif name and item.do == "finish":
+            self.engine.resume(scope, name)
+        elif name:
+            self.engine.abort(scope, name)
+        return f"{label(scope)}: {item.why}; {'finished' if item.do == 'finish' else 'undone'}"
 
-    def _do_second(self, record: JobRecord, look: Look) -> list[str]:
-        """A second driver where the definition asks for one, and there is room; the first one is left alone."""
-        ports = self.engine.ports
+    def _for_second(self, record: JobRecord, look: Look) -> Iterator[Healing]:
+        """A second driver where the definition asks for one, and there is room; the first one is left alone.
+
+        One that is in the wrong place is ended; the next pass starts another one.
+        """
+        job = record.job
         try:
             wanted = self._second(record, look)
-            if wanted is None or record.launch is None:
-                return []
-            if wanted.kind == "end":
-                ports.submitter.end_driver(wanted.driver)  # the next pass starts another one
-                return self._said(
-                    f"{record.job}: its second driver, {wanted.driver}, is ended, because {wanted.why}; another one is "
+            if wanted is not None and wanted.kind == "end":
+                self.engine.ports.submitter.end_driver(wanted.driver)
+                self._said(
+                    f"{job}: its second driver, {wanted.driver}, is ended, because {wanted.why}; another one is "
                     "started, and the master may choose another worker for it"
                 )
-            deployment = jobs.deployment(ports.store, record.job, record.deployment)
-            driver = ports.submitter.submit(steps.recorded(ports.store, deployment, wanted.version, record.launch))
+            elif wanted is not None:
+                yield Healing(job, "second", wanted.why)
         except StreamOpsError as error:
-            return self._said(f"{record.job}: its second driver is not started; {error}")
-        return self._said(f"{record.job}: a second driver, {driver}, is started, and watches over the first")
+            yield Healing(job, "trouble", f"its second driver is not looked after; {error}")
 
-    def _start(self, wanted: list[tuple[JobRecord, Look]]) -> list[str]:
-        """Those that have room beside each other at the same time, the others one after another."""
-        done: list[str] = []
+    def _start_second(self, job: str) -> str:
+        """A second driver for what runs, unless someone was faster since the look."""
+        ports, record = self.engine.ports, jobs.record(self.engine.store, job)
+        if record is None or record.launch is None or record.desired != "running" or self._lock(job)[0] != "free":
+            return f"{job}: no second driver is started, because by now it should not run, or an operation works on it"
+        second, held = self._second_status(record), {driver.id for driver in self._master().drivers}
+        if second is not None and second.driver in held:
+            return f"{job}: its second driver, {second.driver}, is there by now"
+        deployment = jobs.deployment(ports.store, job, record.deployment)
+        version = artifacts.load_manifest(ports.store, job, deployment.version)
+        driver = ports.submitter.submit(steps.recorded(ports.store, deployment, version, record.launch))
+        return f"{job}: a second driver, {driver}, is started, and watches over the first"
+
+    def _begun(self, wanted: list[tuple[JobRecord, Look]], settled: list[str]) -> Iterator[Healing]:
+        """Those that have room beside each other need not wait, the others come one after another.
+
+        All locks are taken before any driver is submitted: a new one could be taken for another job's.
+
+        Args:
+            settled: jobs that may need room as well, because their operations are settled.
+        """
         begun: dict[str, Definition | None] = {}
-        # All locks are taken before any driver is submitted: a new one could be taken for another job's.
+        whys: dict[str, str] = {}
         for record, look in wanted:
             with self._apart(record.job):
-                if self._carefully(record.job, partial(self._begin, record, look, done)):
-                    begun[record.job] = artifacts.current(self.engine.store, record)
-        together = reconcile.side_by_side(self._master(), begun)
-        failed: list[Exception] = []
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            for job, outcome in [(job, pool.submit(self._carry_out, job)) for job in together]:
-                try:
-                    with self._apart(job):
-                        outcome.result()
-                except Exception as error:
-                    failed.append(error)  # the others are not waited for in vain
-        for job in begun:
-            if job not in together:
-                with self._apart(job):
-                    self._carry_out(job)
-        if failed:
-            raise failed[0]
-        return done
+                if why := self._begin(record, look):
+                    begun[record.job], whys[record.job] = artifacts.current(self.engine.store, record), why
+        store = self.engine.store
+        others = {job: artifacts.current(store, jobs.record(store, job)) for job in settled} if begun else {}
+        room = reconcile.side_by_side(self._master(), {**others, **begun})
+        before = together = tuple(job for job in begun if job in room)
+        for job in (*together, *(job for job in begun if job not in together)):
+            yield Healing(job, "start", whys[job], () if job in together else before)
+            before = before if job in together else (*before, job)
 
-    def _begin(self, seen: JobRecord, look: Look, done: list[str]) -> None:
-        """Take the job's lock, and look again: since the first look others had their turn, which may take minutes."""
-        job, name = seen.job, self._recovery(seen.job)
-        self.engine.begin(request("recover_job", job=job), self.owner, name)
-        known, said = self._known()
-        seconds = {record.job: self._second_status(record) for record in known}
-        record = next((record for record in known if record.job == job), seen)
-        now = {job: said.get(job)}
-        action, _ = self._decide(record, {**said, job: look.status}, now, seconds, self._master(), locked=True)
-        if action.kind != "start":
-            raise RefusedError(f"it is not started again, because by now {action.why}.")
-        done += self._said(f"{job} is started again: {action.why}")
-
-    def _carry_out(self, job: str) -> None:
-        def act() -> None:
-            for task in RECOVER_JOB.tasks:
-                self.engine.run_task(job, self._recovery(job), task)
-            self.engine.release(job, self._recovery(job))
-
-        self._carefully(job, act)
-
-    def _recovery(self, job: str) -> str:
-        return operation_id("recover_job", self.owner.dag_id, self.owner.run_id, job)
-
-    def _carefully(self, job: str, act: Callable[[], None]) -> bool:
-        name = self._recovery(job)
+    def _begin(self, seen: JobRecord, look: Look) -> str:
+        """Take the job's lock and look again, since the first look may be old; says why it is started, if it is."""
+        job, name = seen.job, self.recovery(seen.job)
         try:
-            act()
+            self.engine.begin(request("recover_job", job=job), self.owner, name)
+            known, said = self._known()
+            seconds = {record.job: self._second_status(record) for record in known}
+            record = next((record for record in known if record.job == job), seen)
+            now = {job: said.get(job)}
+            action, _ = self._decide(record, {**said, job: look.status}, now, seconds, self._master(), locked=True)
+            if action.kind != "start":
+                raise RefusedError(f"it is not started again, because by now {action.why}.")
         except StreamOpsError as error:
             self.say(f"{job}: {error}")
-            if self.engine.find(job, name) is not None:
-                self.engine.fail(job, name, str(error))
-                self.engine.release(job, name)
-            return False
-        return True
+            self.give_up(Healing(job, "start", ""), str(error))
+            return ""
+        self._said(f"{job} is started again: {action.why}")
+        return action.why
 
-    def _said(self, line: str) -> list[str]:
+    def recovery(self, job: str) -> str:
+        """The operation of this pass that starts a job again."""
+        return operation_id("recover_job", self.owner.dag_id, self.owner.run_id, job)
+
+    def _said(self, line: str) -> str:
         self.say(line)
-        return [line]
+        return line

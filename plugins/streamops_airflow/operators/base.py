@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.sdk import BaseOperator
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferralError, TaskDeferralTimeout
 
 from streamops.model.errors import (
     ConflictError,
@@ -29,23 +29,32 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from streamops.operations.engine import Engine
+    from streamops.operations.operation import Operation
     from streamops.spark.submission import Submission
 
 # Another try may find these gone; every other refusal stands, and a retry would only repeat it.
 # Who was overtaken goes on once whoever did is done.
 MAY_PASS = (UnreachableError, ConflictError, LeaseLostError, OvertakenError)
+WHY = "why_it_failed"  # under which a task whose last try failed tells the teardowns, whatever server is away
+# The trigger says itself that the time is over. Airflow's scheduler does if no triggerer runs; killed, one is replaced
+# within half a minute.
+_GRACE = timedelta(minutes=2)
 
 
 @contextmanager
-def plain_errors(failed: Callable[[str], None] = lambda reason: None) -> Iterator[None]:
+def plain_errors(
+    failed: Callable[[str], None] = lambda reason: None, exhausted: Callable[[str], None] = lambda reason: None
+) -> Iterator[None]:
     """End the task with the core's one sentence; only errors that may pass are retried.
 
     Args:
         failed: is told the reason when no other try follows because of it.
+        exhausted: is told that of an error that may pass.
     """
     try:
         yield
     except MAY_PASS as error:
+        exhausted(str(error))
         raise AirflowException(str(error)) from error
     except StreamOpsError as error:
         failed(str(error))
@@ -89,6 +98,10 @@ class OperationOperator(StreamOpsOperator):
             f"{submission.job}."
         )
 
+    def place(self, context: Context) -> tuple[str, str]:
+        """Job (or the cluster) and operation id of what the task is about."""
+        return runs.place(context)
+
     def waiting_step(self, context: Context, task: str) -> str | None:
         """The step of a task that waits for something outside, if it has one."""
         steps = runbooks.find(context["dag_run"].dag_id).steps
@@ -98,25 +111,44 @@ class OperationOperator(StreamOpsOperator):
         """Errors of the block end the task, and the operation records the reason when nothing is tried again."""
 
         def failed(reason: str) -> None:
+            context["ti"].xcom_push(key=WHY, value=reason)
             with suppress(StreamOpsError):  # the teardowns record it otherwise
-                self.engine(context).fail(*runs.place(context), reason)
+                self.failed(context, reason)
 
-        return plain_errors(failed)
+        return plain_errors(failed, lambda reason: failed(reason) if runs.last_try(context) else None)
+
+    def failed(self, context: Context, reason: str) -> None:
+        """Record that no other try follows."""
+        self.engine(context).fail(*self.place(context), reason)
 
     def wait(self, context: Context, step: str) -> None:
         """Go on when the step is done; until then, defer. Returns only when it is done already."""
         with self.carried_out(context):
-            run = runs.of(context)
-            engine = self.engine(context)
-            operation = engine.find(run.job, run.operation_id)
+            place, engine = self.place(context), self.engine(context)
+            operation = engine.find(*place)
             if operation is not None and operation.state != "running":
                 return  # someone cleared a task of a run that is over: the step itself decides what that means
-            done, why = engine.poll(run.job, run.operation_id, step)
+            done, why = engine.poll(*place, step)
         self.log.info("%s: %s", step, why)
-        if not done:
-            deadline = datetime.now(UTC).timestamp() + runbooks.of(run.request).step(step).within(run.request)
-            trigger = StepTrigger(run.job, run.operation_id, step, deadline, self.streamops_conn_id)
-            self.defer(trigger=trigger, method_name="resume")
+        if not done and operation is not None:
+            self.defer_until(step, operation, "resume")
+
+    def defer_until(self, step: str, operation: Operation, then: str, **kwargs: Any) -> NoReturn:
+        """Wait without a worker until a step is done, cannot be any more, or had its time; then call the method."""
+        seconds = runbooks.of(operation).step(step).within(operation.request)
+        deadline = datetime.now(UTC).timestamp() + seconds
+        trigger = StepTrigger(operation.job, operation.id, step, deadline, self.streamops_conn_id)
+        self.defer(trigger=trigger, method_name=then, kwargs=kwargs, timeout=timedelta(seconds=seconds) + _GRACE)
+
+    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
+        """Called after a deferral; one that Airflow ended itself may be tried again, and looks first."""
+        try:
+            return super().resume_execution(next_method, next_kwargs, context)
+        except (TaskDeferralError, TaskDeferralTimeout) as error:
+            with self.carried_out(context):
+                raise UnreachableError(
+                    f"Airflow's triggerer did not say in time what the task waits for ({error}); see that it runs."
+                ) from error
 
     def resume(self, context: Context, event: dict[str, Any]) -> Any:
         """Called when the trigger fired.
@@ -147,7 +179,7 @@ class OperationOperator(StreamOpsOperator):
 class BringsBackOperator(OperationOperator):
     """For operators that may find what another run left half done, and submit its driver when they settle that.
 
-    Reconciliation, restore tests, and what begins an operation: of the tasks of a plan the first alone.
+    Restore tests, scheduled snapshots, and what begins an operation: of the tasks of a plan the first alone.
     """
 
     def submit(self, submission: Submission) -> str:

@@ -13,7 +13,7 @@ from streamops.operations import receipts, runbooks
 from streamops.operations.follow import HELD
 from streamops.operations.operation import OVER
 from streamops_airflow import assets, runs
-from streamops_airflow.operators.base import BringsBackOperator, OperationOperator, plain_errors
+from streamops_airflow.operators.base import WHY, BringsBackOperator, OperationOperator, plain_errors
 from streamops_airflow.operators.driver_submit import SubmitOperator
 
 if TYPE_CHECKING:
@@ -83,7 +83,12 @@ class BeginOperator(BringsBackOperator, StepsOperator):
         """Begin (or find) this run's operation and check the request."""
         for line in runs.told(context):
             self.log.info("%s", line)
-        with plain_errors(lambda reason: self._untouched(context, REFUSED, reason)):
+
+        def exhausted(reason: str) -> None:
+            if runs.last_try(context):
+                self._untouched(context, WHY, reason)
+
+        with plain_errors(lambda reason: self._untouched(context, REFUSED, reason), exhausted):
             run = runs.of(context)
             try:
                 operation = self.engine(context).begin(run.request, run.owner, run.operation_id)
@@ -124,50 +129,57 @@ class TeardownOperator(OperationOperator):
             engine = self.engine(context)
             operation = engine.find(job, operation_id)
             if operation is not None:
-                return self.tear_down(engine, operation)
+                return self.tear_down(context, engine, operation)
             self.never_began(engine, job, operation_id, context)
         self.log.info("This run never began an operation on %s; there is nothing to do", shown(job))
         raise AirflowSkipException
 
-    def tear_down(self, engine: Engine, operation: Operation) -> str:
+    def tear_down(self, context: Context, engine: Engine, operation: Operation) -> str:
         """Do it and say what was done."""
         raise NotImplementedError
 
     def never_began(self, engine: Engine, job: str, operation_id: str, context: Context) -> None:
         """What is to do for a run without an operation: mostly nothing."""
 
+    def fail(self, context: Context, engine: Engine, operation: Operation) -> None:
+        """Record that it failed, with what a task told that could not record it, because a server was away."""
+        if operation.state == "running":
+            tasks = list(runbooks.of(operation).tasks)
+            told = [why for why in context["ti"].xcom_pull(task_ids=tasks, key=WHY) or () if why]
+            engine.fail(operation.job, operation.id, told[-1] if told else _UNTOLD)
+
 
 class RestoreOperator(TeardownOperator):
     """After a failure, what ran before is put back, up to its drivers; after a success, nothing happens."""
 
-    def tear_down(self, engine: Engine, operation: Operation) -> str:
+    def tear_down(self, context: Context, engine: Engine, operation: Operation) -> str:
         """The engine knows how far the operation came."""
-        return self.take_back(engine, operation, before=runbooks.of(operation).submits_again)
+        return self.take_back(context, engine, operation, before=runbooks.of(operation).submits_again)
 
-    def take_back(self, engine: Engine, operation: Operation, before: str = "") -> str:
+    def take_back(self, context: Context, engine: Engine, operation: Operation, before: str = "") -> str:
         """Do what is left to do of it, up to a step."""
         if operation.state == "succeeded":
             self.log.info("The operation succeeded; there is nothing to restore")
             return "nothing to restore"
-        engine.fail(operation.job, operation.id, _UNTOLD)
+        self.fail(context, engine, operation)
         return engine.undo(operation.job, operation.id, before)
 
 
 class SubmitAgainOperator(RestoreOperator, SubmitOperator):  # type: ignore[misc]  # whose execute returns nothing
     """After a failure, what ran before is submitted and works again; after a success, nothing happens."""
 
-    def tear_down(self, engine: Engine, operation: Operation) -> str:
+    def tear_down(self, context: Context, engine: Engine, operation: Operation) -> str:
         """Whatever is left to do."""
-        return self.take_back(engine, operation)
+        return self.take_back(context, engine, operation)
 
 
 class ReleaseOperator(TeardownOperator):
     """Gives the job's operation lock back."""
 
-    def tear_down(self, engine: Engine, operation: Operation) -> str:
+    def tear_down(self, context: Context, engine: Engine, operation: Operation) -> str:
         """Record the failure first, so that no one takes the operation for a running one."""
         if operation.state != "succeeded":
-            engine.fail(operation.job, operation.id, _UNTOLD)
+            self.fail(context, engine, operation)
             if runbooks.of(operation).undo_plan(operation).steps and operation.state not in OVER:
                 raise AirflowFailException(
                     f"Operation {operation.id} is not undone yet, so {operation.job} stays locked: the next "
@@ -188,7 +200,7 @@ class OutcomeOperator(TeardownOperator):
     the teardowns successful the run would end green.
     """
 
-    def tear_down(self, engine: Engine, operation: Operation) -> str:
+    def tear_down(self, context: Context, engine: Engine, operation: Operation) -> str:
         """Show the receipt. Raises AirflowFailException when it did not succeed."""
         engine.show_receipt(operation.job, operation.id)
         if operation.state != "succeeded":
@@ -197,7 +209,7 @@ class OutcomeOperator(TeardownOperator):
 
     def never_began(self, engine: Engine, job: str, operation_id: str, context: Context) -> None:
         """Skipped if the job was held by another operation; failed if this run was ended before it began one."""
-        told = {key: context["ti"].xcom_pull(task_ids="check", key=key) for key in (HELD, REFUSED)}
+        told = {key: context["ti"].xcom_pull(task_ids="check", key=key) for key in (HELD, REFUSED, WHY)}
         never = f"The run ended before it began an operation on {shown(job)}."
         key, reason = next(((key, reason) for key, reason in told.items() if reason), ("", never))
         for line in unbegun(context, key, reason):
