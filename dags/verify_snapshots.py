@@ -7,9 +7,11 @@ says how many rows each partition of each operator holds. The newest good snapsh
 scratch job, once a week: it continues beside the real job, writes to measurements of its own, is recounted from the
 topic, and is removed again with its points.
 
-**When to use it.** It runs by itself every day at 03:10 UTC. Trigger it with *Days* 0 to read everything now.
+**When to use it.** It runs by itself every day at 03:10 UTC. Trigger it with *Days* 0 to read everything now, or with
+*Job* and *Snapshot* for one of them, as `streamops snapshots verify JOB/NAME --restore` does.
 
-**What it changes.** Only the notes: `streamops snapshots` shows when each was last verified and how. Retention does not
+**What it changes.** Only the notes: `streamops snapshots` shows when each was last verified and how; a restore test
+leaves a receipt (`streamops receipts JOB`). Retention does not
 count on a snapshot that does not verify. A scratch job (`scratch-JOB`) takes the room of one more driver with its
 executors for some minutes; without that room the log says so, and it is tried the next day.
 
@@ -42,6 +44,7 @@ with DAG(
     tags=["streamops", "snapshots", "scheduled"],
     params={
         "job": forms.optional_job("Only this job; empty for all."),
+        "snapshot": forms.snapshot("Only this one of that job, however lately it was read back or restored."),
         "days": forms.days("Days", 7, "Leave out what was read back since then."),
         "state": forms.flag("State", "Also let Spark read the state itself; takes a minute or more a snapshot."),
         "restore": forms.flag(
@@ -50,8 +53,9 @@ with DAG(
             default=True,
         ),
         "restore_days": forms.days("Restore test days", 7, "Leave out jobs that had a restore test since then."),
+        runs.INSTALLATION: forms.installation(),
     },
-    **{**runs.DAG_ARGS, "max_active_runs": 1},
+    **{**runs.DAG_ARGS, "max_active_runs": 1, "default_args": runs.ASKED_ARGS},
 ) as dag:
     VerifyOperator(task_id="read_back")
     # No second try by itself: what a try that died had begun is undone by the teardown.

@@ -28,7 +28,7 @@ def test_steps_of_a_task_stand_together_and_the_check_comes_first(runbook: Runbo
 @pytest.mark.parametrize("runbook", RUNBOOKS.values(), ids=RUNBOOKS)
 def test_a_way_back_has_only_steps_that_there_are(runbook: Runbook) -> None:
     moment, minimal = now(), {"version": "v1", "snapshot": "s", "operation": "left", "every": "1 hour"}
-    minimal |= {"logging": {"x": "INFO"}}
+    minimal |= {"logging": {"x": "INFO"}, "file": "0" * 64}
     known = {name: value for name, value in minimal.items() if name in runbook.request.model_fields}
     if choices := fields(runbook.request).get("action", {}).get("enum"):
         known["action"] = choices[0]
@@ -71,6 +71,8 @@ def test_an_unknown_runbook_is_refused_with_those_there_are() -> None:
         ({"runbook": "deploy_job", "version": "v1", "start_at": {"t": "latest"}}, "start_at: needs from_snapshot"),
         ({"runbook": "manage_snapshot", "snapshot": "s", "action": "import"}, "archive: goes with the action import"),
         ({"runbook": "manage_snapshot", "snapshot": "s", "action": "pin", "trust": True}, "trust: goes with"),
+        ({"runbook": "manage_quarantine", "action": "write"}, "file: goes with the action write"),
+        ({"runbook": "manage_quarantine", "action": "drop"}, "points: go with the action drop"),
         ({"runbook": "settle_operation", "operation": "o", "action": "undo"}, "action"),
         ({"runbook": "cancel_job", "forse": True}, "forse: cancel_job has no such"),
         ({"runbook": "snapshot_job", "snapshot": "../x"}, "snapshot name"),

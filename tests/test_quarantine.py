@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
+from dataclasses import replace
+
 import pytest
 
+from fakes import shelf as shelves
+from streamops.model.errors import NotFoundError, RefusedError
+from streamops.operations import receipts
+from streamops.operations.engine import AtPoint, Engine
+from streamops.operations.follow import request as ask
 from streamops.settings import Settings
-from streamops.store import quarantine
+from streamops.store import keys, quarantine
 from streamops.store.object_store import ObjectStore
 
 
@@ -44,3 +52,38 @@ def test_a_point_is_known_by_what_it_is_and_not_by_why_it_was_refused() -> None:
     one = quarantine.point("m", {"a": "1", "b": "2"}, {"value": 1}, 7, "because")
     assert one.id == quarantine.point("m", {"b": "2", "a": "1"}, {"value": 1}, 7, "for another reason").id
     assert one.id != quarantine.point("m", {"a": "1", "b": "2"}, {"value": 2}, 7, "because").id
+
+
+def test_points_are_written_or_forgotten_by_an_operation_that_may_be_killed_anywhere(store: ObjectStore) -> None:
+    written: list[str] = []
+
+    def engine(at_point: AtPoint = lambda step, when: None) -> Engine:
+        made = shelves.engine(store, store, at_point)
+        return Engine(replace(made.ports, write_points=written.extend), at_point=at_point)
+
+    def refused(says: str, **asked: object) -> None:
+        with pytest.raises((RefusedError, NotFoundError), match=says):
+            engine().run(ask("manage_quarantine", job="trades", **asked), shelves.ADA, f"op-{says}"[:9])
+        assert not written
+
+    quarantine.put(store, "trades", "avg_1s", "v1", points("a", "b"))
+    first, second = points("a", "b")
+    corrected = first.model_copy(update={"tags": {"symbol": "A"}})
+    body = f"{corrected.model_dump_json()}\n".encode()
+    sha256 = hashlib.sha256(body).hexdigest()
+    refused("uploads it", action="write", file=sha256)
+    refused("None of these", action="drop", points=["0" * 16])
+    bad = first.model_copy(update={"tags": {"symbol": "A\\"}}).model_dump_json().encode()
+    store.put(keys.corrections("trades", "b" * 64), bad)
+    refused("Line 1: tag symbol ends in a backslash", action="write", file="b" * 64)
+    store.put(keys.corrections("trades", sha256), body)
+    asked = ask("manage_quarantine", job="trades", action="write", file=sha256)
+    shelves.killed_everywhere(engine, asked, "write")
+    assert set(written) == {"avg_1s,symbol=A value=1.5 7000"}
+    assert listed(store) == ["b"]
+    shelves.killed_everywhere(engine, ask("manage_quarantine", job="trades", action="drop", points=[second.id]), "drop")
+    assert listed(store) == []
+    for name in ("write", "drop"):
+        receipt = receipts.read(store, "trades", name)
+        assert receipt is not None
+        assert (receipt.state, receipt.requested_by) == ("succeeded", "ada")

@@ -35,6 +35,7 @@ def local_ports(settings: Settings, owners: OwnersPort, store: ObjectStore | Non
         retention=lambda: ObjectStore(settings.for_retention()),
         free_bytes=lambda: free_bytes(settings),
         sinks_answer=lambda: Points(settings).ping(),
+        write_points=lambda lines: Points(settings).write_lines(lines),
         mark=lambda found, say: timeline.mark(settings, found, say),
         nodes=lambda: SupervisedNodes(settings),
     )

@@ -59,6 +59,12 @@ def optional_job(description: str) -> Param:
     return Param(None, type=["null", "string"], pattern=pattern, title="Job", description=description)
 
 
+def snapshot(description: str) -> Param:
+    """One snapshot, or all."""
+    pattern = f"^(?:{names.SNAPSHOT.pattern})$"
+    return Param(None, type=["null", "string"], pattern=pattern, title="Snapshot", description=description)
+
+
 def rule(description: str) -> Param:
     """How many snapshots to keep, as ``snapshots.keep`` of a definition says it."""
     example = json.dumps({"last": 3, "daily": 7})

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,14 +19,13 @@ from streamops.clients.airflow import Run
 from streamops.model import records
 from streamops.model.definitions import Keep
 from streamops.model.errors import RefusedError, UnreachableError
+from streamops.operations import housekeeping
 from streamops.operations.follow import Runbooks, request
+from streamops.operations.housekeeping import Pruned
 from streamops.operations.ports import Submitter
 from streamops.snapshots.removal import Swept
 from streamops.snapshots.retention import Verdict
-from streamops.store.object_store import ObjectStore
-from streamops.upkeep import housekeeping
-from streamops.upkeep.housekeeping import Pruned
-from streamops_airflow.hooks import snapshots as hooks
+from streamops_airflow.hooks.snapshots import SnapshotHook
 from streamops_airflow.hooks.streamops import FIRST, StreamOpsHook
 from streamops_airflow.operators.catalogue import RetentionOperator, VerifyOperator
 
@@ -60,51 +61,48 @@ def test_a_task_can_ask_of_the_cluster_whatever_a_step_or_reconciliation_may_ask
     assert submitter.submit(None) == "driver-1"  # through the task's own hook
 
 
-def test_a_retention_run_by_hand_that_only_tells_has_no_need_of_it(
-    pairs: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    used: list[str] = []
+REMOVES = Pruned("clicks", (Verdict("s1", records.now(), False, ("not kept by last 2",)),), Swept(), applied=False)
+KEEPS = Pruned("clicks", (Verdict("s1", records.now(), True, ("the last good one",)),), Swept(), applied=False)
 
-    def note(store: ObjectStore, job: str, *more: object, **named: object) -> Pruned:
-        used.append(store.identity)
-        return Pruned(job, (), Swept(), applied=False)
+
+@pytest.fixture
+def retention(pairs: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Runs the task of ``apply_retention`` for a job; what it asks for, and what it hands on."""
+    asked: list[dict[str, Any]] = []
+
+    def run(hook: SnapshotHook, runbook: str, **values: Any) -> SimpleNamespace:
+        asked.append({"runbook": runbook, **values})
+        return SimpleNamespace(facts=lambda step: {**REMOVES.told(), "freed_bytes": 7})
+
+    def do(planned: Pruned, **params: Any) -> tuple[list[dict[str, Any]], Any]:
+        monkeypatch.setattr(housekeeping, "plan", lambda *_: planned)
+        kind = params.pop("kind", "manual")
+        dag_run = SimpleNamespace(dag_id="apply_retention", run_id="run-1", run_type=kind)
+        asked.clear()
+        params = {"apply": True, "job": None, "keep": None, **params}
+        handed = RetentionOperator(task_id="r").do({"params": params, "dag_run": dag_run, "ti": None}, "clicks", [])
+        return [*asked], json.loads(json.dumps(handed))
 
     monkeypatch.setattr(housekeeping, "keep_of", lambda store, job: None)
-    monkeypatch.setattr(housekeeping, "plan", note)
-    monkeypatch.setattr(housekeeping, "prune", note)
-    for kind, apply in (("manual", True), ("manual", False), ("scheduled", False)):
-        run = SimpleNamespace(dag_id="apply_retention", run_id="run-1", run_type=kind)
-        context = {"params": {"apply": apply, "job": None, "keep": None}, "dag_run": run, "ti": None}
-        monkeypatch.setattr(hooks, "get_current_context", lambda context=context: context)
-        RetentionOperator(task_id="r").do(context, "clicks", [])
-    applies, tells = pairs["S3_RETENTION_ACCESS_KEY"], pairs["S3_ACCESS_KEY"]
-    assert used == [applies, tells, applies]
+    monkeypatch.setattr(SnapshotHook, "_run", run)
+    return do
 
 
-def test_another_rule_is_that_of_one_job_and_what_was_done_is_handed_on_whole(
-    pairs: dict[str, str], monkeypatch: pytest.MonkeyPatch
+def test_retention_begins_an_operation_only_where_it_was_asked_to_and_something_goes(
+    retention: Callable[..., Any],
 ) -> None:
-    verdict = Verdict("s1", records.now(), False, ("not kept by last 2",))
-    asked: list[object] = []
+    wanted = [{"runbook": "apply_retention", "job": "clicks", "keep": None}]
+    assert retention(REMOVES)[0] == retention(REMOVES, apply=False, kind="scheduled")[0] == wanted
+    assert retention(REMOVES, apply=False)[0] == retention(KEEPS)[0] == []
 
-    def prune(store: ObjectStore, job: str, keep: Keep, *more: object, **named: object) -> Pruned:
-        asked.append(keep)
-        return Pruned(job, (verdict,), Swept(size=7, stopped_by=""), applied=True)
 
-    monkeypatch.setattr(housekeeping, "prune", prune)
-    run = SimpleNamespace(dag_id="apply_retention", run_id="run-1", run_type="manual")
-
-    def done(job: str | None, keep: dict[str, Any]) -> dict[str, Any]:
-        context = {"params": {"apply": True, "job": job, "keep": keep}, "dag_run": run, "ti": None}
-        monkeypatch.setattr(hooks, "get_current_context", lambda: context)
-        return RetentionOperator(task_id="r").do(context, "clicks", [])
-
-    told = json.loads(json.dumps(done("clicks", {"last": 2})))
-    assert asked == [Keep(last=2)]
-    assert Pruned.of("clicks", told) == prune(None, "clicks", Keep())
+def test_another_rule_is_that_of_one_job_and_what_was_done_is_handed_on_whole(retention: Callable[..., Any]) -> None:
+    asked, told = retention(REMOVES, job="clicks", keep={"last": 2})
+    assert asked[0]["keep"] == Keep(last=2)
+    assert Pruned.of("clicks", told) == replace(REMOVES, swept=Swept(size=7), applied=True)
     for job, keep, says in ((None, {"last": 2}, "goes with one job"), ("clicks", {"lst": 2}, "lst")):
         with pytest.raises(RefusedError, match=says):
-            done(job, keep)
+            retention(REMOVES, job=job, keep=keep)
 
 
 def test_without_that_connection_everything_uses_the_one_identity(

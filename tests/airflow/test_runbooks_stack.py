@@ -41,6 +41,7 @@ from stack import lifecycle, ready
 from stack.layout import Layout
 from stack.programs import AIRFLOW
 from streamops import snapshots
+from streamops.cli.receipts import read_all
 from streamops.clients.airflow import Airflow, Run
 from streamops.clients.influx import Points
 from streamops.model import records
@@ -223,6 +224,9 @@ def test_retention_removes_the_surplus_and_keeps_what_is_pinned(airflow, running
     assert [manifest.name for manifest in snapshots.list(job.store, job.name)] == ["pinned", "kept-1", "kept-2"]
     assert f"{job.name}/surplus removed: not kept by last 2" in told
     assert f"{job.name}/pinned kept: pinned (an audit)" in told
+    (receipt,) = (item for item in read_all(job.store, job.name) if item.runbook == "apply_retention")
+    assert (receipt.state, receipt.facts["remove"]["removed"]) == ("succeeded", ["surplus"])
+    assert "apply_retention/" in receipt.owner
     for manifest in snapshots.list(job.store, job.name):
         snapshots.verify(job.store, manifest)
 
@@ -269,8 +273,11 @@ def test_snapshots_are_read_back(airflow, running, good):
 def test_the_newest_snapshot_is_restored_continues_and_is_recounted(airflow, running, good):
     job, before = running, running.record()
     with at_work(job.settings, "verify_snapshots"):
-        run = run_to_end(airflow, "verify_snapshots", {"job": job.name, "days": 0, "restore": True, "restore_days": 0})
-    assert run.state == "success", log(airflow, run, "test_restore")
+        told = succeeded(streamops("snapshots", "verify", f"{job.name}/{good}", "--restore"))
+    assert f"{job.name}/{good}: restored and continued in " in told
+    (receipt,) = (item for item in read_all(job.store, job.name) if item.runbook == "verify_snapshots")
+    assert (receipt.state, receipt.snapshot) == ("succeeded", f"{job.name}/{good}")
+    assert "verify_snapshots/" in receipt.owner
     manifest = snapshots.load(job.store, job.name, good)
     check = marks.checks(job.store, job.name, good, manifest.attempt).checks["restored"]
     assert check.problem == ""
@@ -310,6 +317,9 @@ def test_a_driver_that_the_master_no_longer_holds_is_brought_back(airflow, runni
         wait_for(lambda: works_again(job, epoch_above=lease.epoch), RUN_S, "the job's return")
     healed = list_operations(job.store, job.name)[-1]
     assert (healed.request.runbook, healed.owner.dag_id) == ("recover_job", "reconcile")
+    heal = "\n".join(airflow.log("reconcile", healed.owner.run_id, "heal", 1, 0))
+    assert "spark-submit" in heal  # the whole command, in a task of its own
+    assert f"Receipt {healed.id}: recover_job of {job.name} succeeded" in heal
     assert (job.record().version, job.record().deployment) == (before.version, before.deployment)
     exact(job)
 

@@ -257,6 +257,7 @@ class Rig:
         self.nodes = Nodes(self.cluster.processes, relaunch=self.cluster.relaunch)
         self.said: list[str] = []
         self.marked: list[Receipt] = []  # on the dashboards
+        self.written: list[str] = []  # by hand, as line protocol
         self._read: dict[str, tuple[str, dict[str, int]]] = {}  # points by key, as they were when last read
         self.free: int | None = None
         self.count = 0
@@ -301,6 +302,7 @@ class Rig:
             retention=lambda: self.retention,
             free_bytes=lambda: self.free,
             nodes=lambda: self.nodes,
+            write_points=self.written.extend,
             mark=lambda found, say: self.marked.append(found),
             adopt_wait_s=60,  # of a busy machine: a driver that was submitted is not submitted again
             look_s=LOOK_S,

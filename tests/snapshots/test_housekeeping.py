@@ -14,13 +14,13 @@ from streamops.model import records
 from streamops.model.definitions import Keep, parse
 from streamops.model.errors import LockedError, RefusedError
 from streamops.model.owner import Owner
-from streamops.operations import needs
+from streamops.operations import housekeeping, needs, receipts
+from streamops.operations.engine import AtPoint, Engine
 from streamops.operations.follow import request as ask
 from streamops.operations.operation import Operation
 from streamops.snapshots import marks
 from streamops.snapshots.marks import Check
 from streamops.store import documents, jobs, keys, locks
-from streamops.upkeep import housekeeping
 from streamops.versions.artifacts import ArtifactManifest
 
 ADA = Owner(kind="cli", run_id="x", user="ada")
@@ -39,9 +39,10 @@ def shelf(bucket) -> Shelf:
     return found
 
 
-def prune(shelf: Shelf, keep: Keep | None, **more: object) -> dict[str, str]:
-    done = housekeeping.prune(shelf.retention, JOB, keep, ADA, nobody, **more)
-    return {verdict.name: verdict.why for verdict in done.verdicts if not verdict.keep}
+def prune(shelf: Shelf, keep: Keep | None) -> dict[str, str]:
+    asked = ask("apply_retention", job=JOB, keep=keep)
+    done = shelves.engine(shelf.store, shelf.retention).run(asked, ADA, f"retention-{uuid.uuid4().hex[:8]}")
+    return {item["name"]: item["why"] for item in done.facts("remove")["verdicts"] if not item["keep"]}
 
 
 def remove(shelf: Shelf, name: str) -> None:
@@ -125,17 +126,34 @@ def test_nothing_is_done_while_an_operation_holds_the_job(shelf: Shelf) -> None:
     assert locks.read(shelf.store, JOB).value.operation is None
 
 
-def test_an_abandoned_operation_is_not_hidden_by_retention(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_abandoned_operation_is_settled_before_anything_is_removed(
+    shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(locks, "EXPIRY", timedelta(seconds=-1))  # whoever held it is gone
     moment = records.now()
     request = ask("snapshot_job", job=JOB, snapshot="s1")
     operation = Operation(id="op-1", request=request, owner=ADA, created=moment, updated=moment)
     documents.write(shelf.store, keys.operation(JOB, "op-1"), operation)
     locks.acquire(shelf.store, JOB, "op-1", "snapshot_job", ADA, nobody, moment)
-    with pytest.raises(LockedError, match="op-1 of job sums was abandoned"):
-        prune(shelf, Keep(last=1))
-    assert locks.read(shelf.store, JOB).value.abandoned == "op-1"  # the next operation settles it
-    assert len(names(shelf)) == 5
+    assert len(prune(shelf, Keep(last=1))) == 4
+    assert documents.read(shelf.store, keys.operation(JOB, "op-1"), Operation).value.state == "aborted"
+
+
+def test_what_was_removed_has_a_receipt_wherever_it_was_killed_and_a_dry_run_has_none(shelf: Shelf) -> None:
+    housekeeping.plan(shelf.store, JOB, Keep(last=3), records.now())
+    assert not list(shelf.store.list(keys.operations(JOB)))
+    asked = ask("apply_retention", job=JOB, keep=Keep(last=3))
+
+    def engine(at_point: AtPoint) -> Engine:
+        return shelves.engine(shelf.store, shelf.retention, at_point)
+
+    shelves.killed_everywhere(engine, asked, "retention")
+    receipt = receipts.read(shelf.store, JOB, "retention")
+    assert receipt is not None
+    assert (receipt.runbook, receipt.state, receipt.requested_by) == ("apply_retention", "succeeded", "ada")
+    assert sorted(receipt.facts["remove"]["removed"]) == ["s1", "s2"]  # although the try that removed them died
+    assert receipt.inputs["keep"]["last"] == 3
+    assert names(shelf) == ["s3", "s4", "s5"]
 
 
 @pytest.mark.full
@@ -143,7 +161,9 @@ def test_without_a_rule_everything_stays_and_old_removals_are_still_freed(shelf:
     assert housekeeping.keep_of(shelf.store, JOB) is None
     remove(shelf, "s1")
     before = shelf.bytes_kept()
-    assert not prune(shelf, None, moment=records.now() + timedelta(days=15))
+    later = records.now() + timedelta(days=15)
+    done = housekeeping.prune(shelf.retention, JOB, None, later, "ada", lambda line: None)
+    assert all(verdict.keep for verdict in done.verdicts)
     assert names(shelf) == ["s2", "s3", "s4", "s5"]
     assert shelf.bytes_kept() < before
     for name in names(shelf):

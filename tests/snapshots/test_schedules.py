@@ -14,8 +14,9 @@ from streamops.model import definitions, records, schedules
 from streamops.model.definitions import Keep, Snapshots
 from streamops.model.errors import DefinitionError, StreamOpsError
 from streamops.model.schedules import due
+from streamops.operations import housekeeping
 from streamops.settings import Settings
-from streamops.upkeep import housekeeping, scheduled
+from streamops.upkeep import scheduled
 
 HOURLY, CRON = Snapshots(every="1 hour"), Snapshots(cron="30 2 * * 1-5")
 LONG_AGO = datetime(2026, 1, 1, tzinfo=UTC)

@@ -12,12 +12,12 @@ from streamops.model import records
 from streamops.model.definitions import Keep
 from streamops.model.errors import SnapshotRefusedError, UnreachableError
 from streamops.model.manifest import Manifest
+from streamops.operations import housekeeping
 from streamops.snapshots import marks, verification
 from streamops.snapshots.difference import diff
 from streamops.snapshots.marks import Check, Checks
 from streamops.store import keys
 from streamops.store.object_store import ObjectStore
-from streamops.upkeep import housekeeping
 
 
 @pytest.fixture

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import json as json_
-from contextlib import closing
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-from pydantic import ValidationError
 
-from streamops.cli import console
-from streamops.clients.influx import Points, line, obstacle
-from streamops.model.errors import NotFoundError, RefusedError
+from streamops.cli import console, verbs
 from streamops.model.records import RefusedPoint, RefusedPoints
-from streamops.store import quarantine
+from streamops.operations.facts import Quarantined
+from streamops.operations.runbooks.manage_quarantine import corrected
+from streamops.store import keys, quarantine
 
 app = console.noun("List points that a sink refused, export them, write them after a correction, or drop them.")
 
@@ -50,42 +49,30 @@ def export(job: Job, file: File) -> None:
 
 
 @app.command("write")
-def write(job: Job, file: File) -> None:
+def write(job: Job, file: File, without_airflow: verbs.HERE = False, json: console.Json = False) -> None:
     """Write corrected points to InfluxDB, and take those out of the quarantine whose id the file names."""
-    points = _read(file)
-    lines = []
-    for number, item in enumerate(points, 1):
-        if reason := obstacle(item.tags, item.fields):
-            raise RefusedError(f"{file}, line {number}: {reason}; correct it. Nothing was written.")
-        lines.append(line(item.measurement, item.tags, item.fields, item.time_ms))
-    with closing(Points(console.settings())) as target:
-        target.write_lines(lines)
-    gone = quarantine.remove(console.store(), job, {item.id for item in points})
-    console.say(f"{len(lines):,} points are written, and {gone:,} are no longer in the quarantine.")
+    body = file.read_bytes()
+    corrected(body)  # refused before it is uploaded
+    sha256 = hashlib.sha256(body).hexdigest()
+    console.store().put(keys.corrections(console.job(job), sha256), body)
+    _manage(job, action="write", file=sha256, without_airflow=without_airflow, json=json)
 
 
 @app.command("drop")
 def drop(
     job: Job,
     ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Points, as 'quarantine list' shows them.")],
+    without_airflow: verbs.HERE = False,
+    json: console.Json = False,
 ) -> None:
     """Forget points for good."""
-    gone = quarantine.remove(console.store(), job, ids)
-    if not gone:
-        raise NotFoundError(f"None of these is in the quarantine of {job}; 'streamops quarantine list {job}' has them.")
-    console.say(f"{gone:,} points are forgotten.")
+    _manage(job, action="drop", points=ids, without_airflow=without_airflow, json=json)
 
 
-def _read(file: Path) -> list[RefusedPoint]:
-    found = []
-    for number, text in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
-        try:
-            found.append(RefusedPoint.model_validate_json(text))
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"]) or "the line"
-            raise RefusedError(f"{file}, line {number}: {where}: {first['msg']}. Nothing was written.") from None
-    return found
+def _manage(job: str, *, json: bool, **values: Any) -> None:
+    done = verbs.run(json, "manage_quarantine", job=job, **values)
+    found = done.reported("change", Quarantined)
+    verbs.say(json, done, f"{found.written:,} points are written, and {found.gone:,} are no longer in the quarantine.")
 
 
 def _short(values: dict[str, str] | dict[str, float | int | str]) -> str:

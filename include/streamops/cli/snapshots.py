@@ -16,18 +16,19 @@ from streamops.cli import console, here, verbs
 from streamops.cli.here import Owners
 from streamops.clients.airflow import Airflow
 from streamops.model.definitions import Keep
-from streamops.model.errors import LockedError, RefusedError, SnapshotRefusedError, UnhealthyError
+from streamops.model.errors import LockedError, RefusedError, StreamOpsError, UnreachableError
 from streamops.model.names import checked
 from streamops.model.owner import Owner, current_user
 from streamops.model.records import now
+from streamops.operations import housekeeping
 from streamops.operations.facts import Checked, Managed
 from streamops.operations.follow import Runbooks
+from streamops.operations.housekeeping import Pruned
 from streamops.operations.operation import Operation
+from streamops.settings import Settings
 from streamops.snapshots import difference, marks, portable, verification
 from streamops.store import jobs
 from streamops.store.object_store import ObjectStore
-from streamops.upkeep import housekeeping
-from streamops.upkeep.housekeeping import Pruned
 from streamops.upkeep.restore_tests import RestoreTests
 
 app = console.noun("List, show, verify, keep and remove snapshots.")
@@ -198,8 +199,8 @@ def prune(
     if not apply:
         done = housekeeping.plan(store, job, keep or housekeeping.keep_of(store, job), now())
     elif without_airflow:
-        rule = keep or housekeeping.keep_of(store, job)
-        done = housekeeping.prune(console.retention(), job, rule, owner(), Owners(settings).finished)
+        operation = verbs.run(json, "apply_retention", without_airflow=True, job=job, keep=keep)
+        done = Pruned.of(job, operation.facts("remove"))
     else:
         asked = {"job": job, "apply": True, "keep": keep.model_dump(mode="json") if keep else None}
         with Airflow(settings) as airflow:
@@ -233,9 +234,13 @@ def verify(
     restore: Annotated[
         bool, typer.Option("--restore", help="Also restore it into a scratch job, let that continue, and recount it.")
     ] = False,
+    without_airflow: verbs.HERE = False,
     json: console.Json = False,
 ) -> None:
-    """Read every object back and compare it with the signed manifest. Exit code 1 if anything is wrong."""
+    """Read every object back and compare it with the signed manifest. Exit code 1 if anything is wrong.
+
+    With --restore, the runbook verify_snapshots does it.
+    """
     settings = console.settings()
     store = ObjectStore(settings)
     if "/" in what:
@@ -244,19 +249,25 @@ def verify(
         names = [(entry.job, entry.name) for entry in catalogue.entries(store, console.job(what))]
     say = (lambda line: None) if json else console.say
     tests = None
-    if restore:
+    if restore and without_airflow:
         tests = RestoreTests(settings, here.engine(settings, store, Owners(settings), say), owner(), say)
     found: dict[str, object] = {}
     wrong = []
     for job, name in names:
         try:
+            if restore and not without_airflow:
+                check = found[f"{job}/{name}"] = _restored(settings, store, job, name, state=state)
+                say(f"{job}/{name}: restored and continued in {check.seconds:.0f} s, {check.details}")
+                continue
             check = verification.verify(store, job, name, say)
             if state:
                 check = verification.verify_state(store, job, name, say)
             if tests:
                 check = tests.run(job, name)
             found[f"{job}/{name}"] = check
-        except (SnapshotRefusedError, RefusedError, UnhealthyError) as error:  # the next one may be all right
+        except StreamOpsError as error:  # the next one may be all right
+            if isinstance(error, UnreachableError):
+                raise
             found[f"{job}/{name}"] = str(error)
             wrong.append(str(error))
     if json:
@@ -265,6 +276,14 @@ def verify(
         console.err.print(f"[bold red]error:[/] {escape(text)}")
     if wrong:
         raise typer.Exit(1)
+
+
+def _restored(settings: Settings, store: ObjectStore, job: str, name: str, *, state: bool) -> marks.Check:
+    """Have the runbook restore a snapshot; what that found."""
+    asked = {"job": job, "snapshot": name, "state": state, "restore": True}
+    with Airflow(settings) as airflow:
+        Runbooks(airflow, store).handed_on("verify_snapshots", asked, "test_restore")
+    return marks.checks(store, job, name, catalogue.load(store, job, name).attempt).checks["restored"]
 
 
 @app.command("diff")

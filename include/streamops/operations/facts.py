@@ -189,6 +189,22 @@ class Managed(Facts):
     published: bool = False
 
 
+class Pruned(Facts):
+    """What retention decided of each snapshot, and what it removed and freed."""
+
+    verdicts: tuple[dict[str, Any], ...] = ()
+    removed: tuple[str, ...] = ()
+    freed_bytes: int = 0
+    stopped_by: str | None = None
+
+
+class Quarantined(Facts):
+    """Refused points that were written after a correction, and those that are no longer in the quarantine."""
+
+    written: int = 0
+    gone: int = 0
+
+
 class Settled(Facts):
     """An operation that was settled, and how it ended."""
 

@@ -162,8 +162,11 @@ class Runbooks:
             return operation
         raise self._failure(run, operation)
 
-    def handed_on(self, dag_id: str, conf: Mapping[str, Any]) -> dict[str, Any]:
-        """Trigger a DAG that is no operation, and has one task of its name; what that handed on at its end.
+    def handed_on(self, dag_id: str, conf: Mapping[str, Any], task: str = "") -> dict[str, Any]:
+        """Trigger a DAG that is no operation; what a task of it handed on at its end.
+
+        Args:
+            task: left out, the one that has the name of the DAG.
 
         Raises:
             RefusedError: Airflow did not accept the values.
@@ -180,7 +183,7 @@ class Runbooks:
                 if time.monotonic() - heard > PATIENCE_S:
                     raise
         if run.state == "success":
-            return dict(self.airflow.xcom(run.dag_id, run.run_id, dag_id))
+            return dict(self.airflow.xcom(run.dag_id, run.run_id, task or dag_id))
         raise self._failure(run, None)
 
     def _triggered(self, dag_id: str, conf: Mapping[str, Any]) -> Run:

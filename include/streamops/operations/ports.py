@@ -109,15 +109,20 @@ def _no_nodes() -> NodesPort:
     raise NotFoundError("This installation has no inventory of nodes; run 'make up' first.")
 
 
+def _no_results(lines: Sequence[str]) -> None:
+    raise NotFoundError("Nothing is written from here.")
+
+
 @dataclass(frozen=True)
 class Ports:
     """Everything that an engine acts through.
 
     ``retention`` opens the object store with the identity that may delete snapshots and jobs, for what deletes them.
     ``free_bytes`` tells how much room the object store has, where that can be known; ``sinks_answer`` raises
-    UnreachableError when results could not be written now. ``mark`` puts an operation that is over on the
-    dashboards, if it can: it never raises, soon returns, and says in one line what went wrong. ``adopt_wait_s`` is
-    how long a retried submission waits for the driver that an earlier try may have started.
+    UnreachableError when results could not be written now, and ``write_points`` writes lines as InfluxDB takes them.
+    ``mark`` puts an operation that is over on the dashboards, if it can: it never raises, soon returns, and says in
+    one line what went wrong. ``adopt_wait_s`` is how long a retried submission waits for the driver that an earlier
+    try may have started.
     """
 
     store: ObjectStore
@@ -128,6 +133,7 @@ class Ports:
     retention: Callable[[], ObjectStore]
     free_bytes: Callable[[], int | None] = lambda: None
     sinks_answer: Callable[[], None] = lambda: None
+    write_points: Callable[[Sequence[str]], None] = _no_results
     mark: Callable[[Receipt, Callable[[str], None]], None] = lambda found, say: None
     nodes: Callable[[], NodesPort] = _no_nodes
     adopt_wait_s: float = 40.0

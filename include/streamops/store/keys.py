@@ -184,6 +184,11 @@ def quarantine(job: str) -> str:
     return f"{every_result(job)}quarantine/"
 
 
+def corrections(job: str, sha256: str) -> str:
+    """A file of corrected points, by its hash; it stays, so that one can see what was written."""
+    return f"{every_result(job)}corrections/{sha256}.jsonl"
+
+
 def refused(job: str, stage: str, digest: str) -> str:
     """Points of a stage that one write refused; ``digest`` is of them, so that the same ones stand there once."""
     return f"{quarantine(job)}{checked('stage', stage)}/{digest}.json"

@@ -2,6 +2,6 @@
 
 May import ``operations`` and what lies below.
 
-Entry points: ``reconciler.Reconciler``, ``scheduled``, ``housekeeping``, ``restore_tests``, ``task_logs``; ``watching``
+Entry points: ``reconciler.Reconciler``, ``scheduled``, ``restore_tests``, ``task_logs``; ``watching``
 says when a look is worth a run.
 """

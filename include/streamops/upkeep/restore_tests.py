@@ -21,9 +21,11 @@ from streamops.model.manifest import Manifest
 from streamops.model.names import SCRATCH
 from streamops.model.owner import Owner
 from streamops.model.records import FINAL, Deployment, now
+from streamops.operations import receipts
 from streamops.operations.engine import Engine, list_operations
 from streamops.operations.follow import request
 from streamops.operations.operation import Request
+from streamops.operations.receipts import Receipt
 from streamops.settings import Settings
 from streamops.snapshots import catalogue, marks
 from streamops.snapshots.marks import Check
@@ -120,12 +122,33 @@ class RestoreTests:
             marks.note(store, job, name, check)
         finally:
             self.clear(job)
+        receipts.write(store, self._receipt(manifest, check))
         if problem:
             raise SnapshotRefusedError(
                 f"Snapshot {job}/{name} was restored for a test: {problem}; use another snapshot."
             )
         self.say(f"{job}/{name}: restored and continued in {check.seconds:.0f} s, {details}")
         return check
+
+    def _receipt(self, manifest: Manifest, check: Check) -> Receipt:
+        """Of the test; those of its scratch job's operations go with that job."""
+        moment = now()
+        return Receipt(
+            id=f"verify_snapshots-{uuid.uuid4().hex[:12]}",
+            job=manifest.job,
+            runbook="verify_snapshots",
+            state="failed" if check.problem else "succeeded",
+            reason=check.problem,
+            requested_by=self.owner.user,
+            owner=self.owner.label(),
+            via=receipts.AIRFLOW if self.owner.kind == "airflow" else receipts.HERE,
+            inputs={"snapshot": manifest.name, "restore": True},
+            began=moment - timedelta(seconds=check.seconds),
+            finished=moment,
+            seconds=check.seconds,
+            snapshot=f"{manifest.job}/{manifest.name}",
+            facts={"restored": check.model_dump(mode="json")},
+        )
 
     def clear(self, job: str) -> bool:
         """Remove the scratch job of a job with its points; False when there is none.

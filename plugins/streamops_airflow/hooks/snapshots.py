@@ -13,14 +13,14 @@ from streamops import snapshots
 from streamops.model.definitions import Keep
 from streamops.model.manifest import Manifest
 from streamops.model.records import Deployment, now
+from streamops.operations import housekeeping
 from streamops.operations.facts import Checked, Reserved
 from streamops.operations.follow import request
+from streamops.operations.housekeeping import Pruned
 from streamops.operations.operation import Operation, operation_id
 from streamops.snapshots import portable, verification
 from streamops.snapshots.marks import Check
 from streamops.store import jobs
-from streamops.upkeep import housekeeping
-from streamops.upkeep.housekeeping import Pruned
 from streamops_airflow import assets, runs
 from streamops_airflow.hooks.streamops import StreamOpsHook
 
@@ -83,9 +83,14 @@ class SnapshotHook(StreamOpsHook):
         """What a snapshot holds, after its signature was found good. Raises SnapshotRefusedError."""
         return snapshots.load(self.store, job, snapshot)
 
-    def verify(self, job: str, snapshot: str) -> Check:
-        """Read every object back, compare, and note what was found. Raises SnapshotRefusedError."""
-        return verification.verify(self.store, job, snapshot, self.log.info)
+    def verify(self, job: str, snapshot: str, *, state: bool = False) -> Check:
+        """Read every object back, compare, and note what was found. Raises SnapshotRefusedError.
+
+        Args:
+            state: let local Spark read the state as well, which takes a minute or more.
+        """
+        found = verification.verify(self.store, job, snapshot, self.log.info)
+        return verification.verify_state(self.store, job, snapshot, self.log.info) if state else found
 
     def verify_due(self, job: str, fresh: timedelta, *, state: bool = False) -> builtins.list[str]:
         """Verify the snapshots that were not read within ``fresh``; what is wrong, one sentence each.
@@ -100,14 +105,17 @@ class SnapshotHook(StreamOpsHook):
         return housekeeping.plan(self.store, job, keep or housekeeping.keep_of(self.store, job), now())
 
     def prune(self, job: str, keep: Keep | None = None) -> Pruned:
-        """Apply the job's retention rule, or another one.
+        """Apply the job's retention rule, or another one; an operation only if there is something to remove or free.
 
         Raises:
             LockedError: an operation holds the job; nothing was done.
         """
-        context, keep = get_current_context(), keep or housekeeping.keep_of(self.store, job)
-        owner, finished = runs.owner(context, "schedule"), runs.finished(context)
-        return housekeeping.prune(self.retention, job, keep, owner, finished, say=self.log.info)
+        planned = self.would_prune(job, keep)
+        if planned.nothing:
+            self.log.info("%s: nothing is to be removed or freed", job)
+            return planned
+        operation = self._run("apply_retention", job=job, keep=keep)
+        return Pruned.of(job, operation.facts("remove"))
 
     def remove(self, job: str, snapshot: str, reason: str = "by hand") -> None:
         """Remove it; for 14 days it can be brought back. Raises RefusedError: it is pinned or in use."""
@@ -146,4 +154,4 @@ class SnapshotHook(StreamOpsHook):
         ti, asked = context["ti"], request(runbook, **values)
         place = (ti.dag_id, ti.run_id, ti.task_id, str(ti.map_index), asked.model_dump_json())
         engine = self.task_engine(context, self.log.info, self.submit)
-        return engine.run(asked, runs.owner(context), operation_id(runbook, *place))
+        return engine.run(asked, runs.owner(context, "schedule"), operation_id(runbook, *place))

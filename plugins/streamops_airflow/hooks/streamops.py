@@ -236,6 +236,7 @@ class StreamOpsHook(BaseHook):
             retention=lambda: self.retention,
             free_bytes=lambda: free_bytes(self.settings),
             sinks_answer=lambda: Points(self.settings).ping(),
+            write_points=lambda lines: Points(self.settings).write_lines(lines),
             mark=lambda found, say: timeline.mark(self.settings, found, say),
             nodes=lambda: SupervisedNodes(self.settings),
         )

@@ -140,10 +140,21 @@ class VerifyOperator(JobsOperator):
 
     def do(self, context: Context, job: str, wrong: list[str]) -> Any:
         """Read one job's; what is damaged is noted in the catalogue and fails the run at the end."""
+        if name := _one(context):
+            self.hook.verify(job, name, state=context["params"]["state"])
+            return {"damaged": 0}
         fresh = timedelta(days=context["params"]["days"])
         found = self.hook.verify_due(job, fresh, state=context["params"]["state"])
         wrong += found
         return {"damaged": len(found)}
+
+
+def _one(context: Context) -> str:
+    """The only snapshot that the form names, if it does. Raises RefusedError."""
+    name = context["params"]["snapshot"]
+    if name and not context["params"]["job"]:
+        raise RefusedError("Snapshot goes with one job: name it. Nothing was touched.")
+    return checked("snapshot", name) if name else ""
 
 
 def _tests(operator: OperationOperator, context: Context) -> RestoreTests:
@@ -162,6 +173,9 @@ class RestoreTestOperator(JobsOperator, BringsBackOperator):
 
     def do(self, context: Context, job: str, wrong: list[str]) -> Any:
         """Test one job's; a snapshot that does not continue rightly is noted, and fails the run at the end."""
+        if name := _one(context):
+            _tests(self, context).run(job, name)
+            return {"wrong": False}
         fresh = timedelta(days=context["params"]["restore_days"])
         found = _tests(self, context).run_due(job, now(), fresh)
         if found:

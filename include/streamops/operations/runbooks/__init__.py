@@ -6,9 +6,11 @@ A new runbook is such a file, its name in ``RUNBOOKS``, a DAG that is ``runbook_
 from streamops.model.errors import NotFoundError
 from streamops.operations.operation import Operation, Request
 from streamops.operations.runbook import Runbook
+from streamops.operations.runbooks.apply_retention import APPLY_RETENTION
 from streamops.operations.runbooks.cancel_job import CANCEL_JOB
 from streamops.operations.runbooks.delete_job import DELETE_JOB
 from streamops.operations.runbooks.deploy_job import DEPLOY_JOB
+from streamops.operations.runbooks.manage_quarantine import MANAGE_QUARANTINE
 from streamops.operations.runbooks.manage_snapshot import MANAGE_SNAPSHOT
 from streamops.operations.runbooks.pause_job import PAUSE_JOB
 from streamops.operations.runbooks.rehearse_job import REHEARSE_JOB
@@ -26,7 +28,7 @@ from streamops.operations.runbooks.upgrade_job import UPGRADE_JOB
 
 __all__ = ["ALL", "RUNBOOKS", "find", "of"]
 
-# Those with a DAG. Reconciliation alone asks for recover_job.
+# Those with a DAG. Reconciliation alone asks for recover_job, and the DAG for all jobs for apply_retention of each.
 RUNBOOKS: dict[str, Runbook] = {
     runbook.name: runbook
     for runbook in (
@@ -40,6 +42,7 @@ RUNBOOKS: dict[str, Runbook] = {
         RESTORE_JOB,
         DELETE_JOB,
         MANAGE_SNAPSHOT,
+        MANAGE_QUARANTINE,
         PAUSE_JOB,
         SCHEDULE_JOB,
         SET_LOG_LEVELS,
@@ -49,7 +52,7 @@ RUNBOOKS: dict[str, Runbook] = {
         SCALE_CLUSTER,
     )
 }
-ALL = {**RUNBOOKS, RECOVER_JOB.name: RECOVER_JOB}
+ALL = {**RUNBOOKS, RECOVER_JOB.name: RECOVER_JOB, APPLY_RETENTION.name: APPLY_RETENTION}
 
 
 def find(name: str) -> Runbook:

@@ -1,29 +1,25 @@
-"""Retention at work: what holds each snapshot of a job, what the rule says, and doing it under the job's lock."""
+"""Retention at work: what holds each snapshot of a job, what the rule says, and doing it.
+
+``operations.runbooks.apply_retention`` does it under the job's lock, with a receipt.
+"""
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from streamops import snapshots
 from streamops.model.definitions import Keep
-from streamops.model.errors import LockedError
-from streamops.model.owner import Owner
-from streamops.model.records import now
 from streamops.operations import needs
-from streamops.operations.operation import OVER, Operation
 from streamops.snapshots import marks, removal, retention
 from streamops.snapshots.removal import Swept
 from streamops.snapshots.retention import Candidate, Verdict
-from streamops.store import documents, jobs, keys, locks
+from streamops.store import jobs
 from streamops.store.object_store import ObjectStore
 from streamops.versions import artifacts
 
-Finished = Callable[[Owner], bool | None]
 Say = Callable[[str], None]
 
 
@@ -35,6 +31,11 @@ class Pruned:
     verdicts: tuple[Verdict, ...]
     swept: Swept
     applied: bool
+
+    @property
+    def nothing(self) -> bool:
+        """Whether nothing is, or was, to be removed or freed."""
+        return all(item.keep for item in self.verdicts) and not self.swept.versions
 
     def told(self) -> dict[str, Any]:
         """As values that Airflow hands on."""
@@ -62,9 +63,13 @@ def keep_of(store: ObjectStore, job: str) -> Keep | None:
     return plan.keep if plan else None
 
 
-def candidates(store: ObjectStore, job: str) -> list[Candidate]:
-    """The job's snapshots as retention sees them."""
-    needed = needs.users(store)
+def candidates(store: ObjectStore, job: str, but: str = "") -> list[Candidate]:
+    """The job's snapshots as retention sees them.
+
+    Args:
+        but: the operation that asks.
+    """
+    needed = needs.users(store, but)
     found = []
     for entry in snapshots.entries(store, job):
         pin = marks.pinned(store, job, entry.name)
@@ -83,9 +88,9 @@ def candidates(store: ObjectStore, job: str) -> list[Candidate]:
     return found
 
 
-def plan(store: ObjectStore, job: str, keep: Keep | None, moment: datetime) -> Pruned:
+def plan(store: ObjectStore, job: str, keep: Keep | None, moment: datetime, but: str = "") -> Pruned:
     """What retention would do at a moment; nothing is touched. Without a rule every snapshot is kept."""
-    found = candidates(store, job)
+    found = candidates(store, job, but)
     if keep is None:
         kept = ("no rule: the definition has no snapshots.keep",)
         verdicts = tuple(Verdict(item.name, item.created, True, kept) for item in reversed(found))
@@ -95,55 +100,26 @@ def plan(store: ObjectStore, job: str, keep: Keep | None, moment: datetime) -> P
 
 
 def prune(
-    store: ObjectStore,
-    job: str,
-    keep: Keep | None,
-    owner: Owner,
-    finished: Finished,
-    moment: datetime | None = None,
-    say: Say = lambda line: None,
+    store: ObjectStore, job: str, keep: Keep | None, moment: datetime, by: str, say: Say, but: str = ""
 ) -> Pruned:
-    """Remove what the rule does not keep, and free what was removed 14 days ago.
+    """Remove what the rule does not keep, and free what was removed 14 days ago. Only for the holder of the job's lock.
 
-    Raises:
-        LockedError: an operation holds the job; nothing was done.
+    Args:
+        store: with the identity that may delete.
+        by: who removes, for the record.
+        but: the operation that does it.
     """
-    with holding(store, job, "apply_retention", owner, finished):
-        planned = plan(store, job, keep, moment or now())
-        for verdict in planned.verdicts:
-            if not verdict.keep:
-                removal.remove(store, job, verdict.name, verdict.why, owner.label())
-                say(f"{job}/{verdict.name} removed: {verdict.why}; it can be brought back for {removal.KEPT.days} days")
-            else:
-                say(f"{job}/{verdict.name} kept: {verdict.why}")
-        swept = removal.sweep(store, job, moment or now())
+    planned = plan(store, job, keep, moment, but)
+    for verdict in planned.verdicts:
+        if not verdict.keep:
+            removal.remove(store, job, verdict.name, verdict.why, by)
+            say(f"{job}/{verdict.name} removed: {verdict.why}; it can be brought back for {removal.KEPT.days} days")
+        else:
+            say(f"{job}/{verdict.name} kept: {verdict.why}")
+    swept = removal.sweep(store, job, moment)
     if swept.stopped_by:
         say(f"{job}: nothing is freed, because {swept.stopped_by}")
     elif swept.versions:
         what = ", ".join(swept.snapshots) or "leftovers"
         say(f"{job}: {swept.versions} versions freed, {swept.size:,} bytes ({what})")
     return Pruned(job, planned.verdicts, swept, applied=True)
-
-
-@contextmanager
-def holding(store: ObjectStore, job: str, what: str, owner: Owner, finished: Finished) -> Iterator[None]:
-    """Hold the job's operation lock for a piece of work that is no operation. Raises LockedError."""
-    name = f"{what}-{uuid.uuid4().hex[:12]}"
-    lock = locks.acquire(store, job, name, what, owner, finished, now())
-    if left := next((item for item in lock.unsettled if _open(store, job, item)), None):
-        locks.release(store, job, name)
-        raise LockedError(
-            f"Operation {left} of job {job} was abandoned; finish it first ('streamops operations resume' or "
-            "'abort'), or let the next operation on the job undo it."
-        )
-    try:
-        with locks.renewing(lambda: locks.renew(store, job, name, now(), fence=lock.fence)):
-            yield
-    finally:
-        locks.release(store, job, name)
-
-
-def _open(store: ObjectStore, job: str, operation_id: str) -> bool:
-    """Whether an operation was begun, and is neither finished nor undone."""
-    found = documents.find(store, keys.operation(job, operation_id), Operation)
-    return found is not None and found.state not in OVER
