@@ -63,7 +63,7 @@ def test_points_are_written_or_forgotten_by_an_operation_that_may_be_killed_anyw
 
     def refused(says: str, **asked: object) -> None:
         with pytest.raises((RefusedError, NotFoundError), match=says):
-            engine().run(ask("manage_quarantine", job="trades", **asked), shelves.ADA, f"op-{says}"[:9])
+            engine().run(ask("manage_quarantine", job="trades", **asked), shelves.ADA, f"refused-{len(says)}")
         assert not written
 
     quarantine.put(store, "trades", "avg_1s", "v1", points("a", "b"))
