@@ -41,7 +41,6 @@ from stack import lifecycle, ready
 from stack.layout import Layout
 from stack.programs import AIRFLOW
 from streamops import snapshots
-from streamops.cli.receipts import read_all
 from streamops.clients.airflow import Airflow, Run
 from streamops.clients.influx import Points
 from streamops.model import records
@@ -51,6 +50,7 @@ from streamops.model.records import FINAL, Deployment
 from streamops.operations.engine import list_operations
 from streamops.operations.follow import Runbooks
 from streamops.operations.operation import Operation
+from streamops.operations.receipts import Receipt
 from streamops.operations.runbooks import RUNBOOKS
 from streamops.recount.recounting import recount_job
 from streamops.settings import BucketSettings, Settings, read_pairs
@@ -204,6 +204,11 @@ def test_a_command_pauses_a_job_and_settles_what_airflow_does_not_know_through_a
 # --- what runs by itself
 
 
+def receipts(job: FreshJob, runbook: str) -> list[Receipt]:
+    every = documents.every(job.store, keys.receipts(job.name), Receipt)
+    return [receipt for receipt in every if receipt.runbook == runbook]
+
+
 def test_retention_removes_the_surplus_and_keeps_what_is_pinned(airflow, running):
     job = running
     with at_work(job.settings, "apply_retention"):
@@ -224,7 +229,7 @@ def test_retention_removes_the_surplus_and_keeps_what_is_pinned(airflow, running
     assert [manifest.name for manifest in snapshots.list(job.store, job.name)] == ["pinned", "kept-1", "kept-2"]
     assert f"{job.name}/surplus removed: not kept by last 2" in told
     assert f"{job.name}/pinned kept: pinned (an audit)" in told
-    (receipt,) = (item for item in read_all(job.store, job.name) if item.runbook == "apply_retention")
+    (receipt,) = receipts(job, "apply_retention")
     assert (receipt.state, receipt.facts["remove"]["removed"]) == ("succeeded", ["surplus"])
     assert "apply_retention/" in receipt.owner
     for manifest in snapshots.list(job.store, job.name):
@@ -275,7 +280,7 @@ def test_the_newest_snapshot_is_restored_continues_and_is_recounted(airflow, run
     with at_work(job.settings, "verify_snapshots"):
         told = succeeded(streamops("snapshots", "verify", f"{job.name}/{good}", "--restore"))
     assert f"{job.name}/{good}: restored and continued in " in told
-    (receipt,) = (item for item in read_all(job.store, job.name) if item.runbook == "verify_snapshots")
+    (receipt,) = receipts(job, "verify_snapshots")
     assert (receipt.state, receipt.snapshot) == ("succeeded", f"{job.name}/{good}")
     assert "verify_snapshots/" in receipt.owner
     manifest = snapshots.load(job.store, job.name, good)
