@@ -57,7 +57,7 @@ def show(
     if json:
         console.show_json(operation)
         return
-    asked = operation.request.model_dump(mode="json", exclude_defaults=True, exclude={"runbook"})
+    asked = operation.request.chosen
     console.out.print(f"[bold]{operation.id}[/]: {operation.request.runbook}, {operation.state}")
     console.say(f"asked for: {', '.join(f'{key}={value}' for key, value in asked.items())}")
     console.say(f"owner:     {operation.owner.label()}")

@@ -63,6 +63,12 @@ class Request(BaseModel):
     job: Scope
     _unknown: dict[str, Any] = PrivateAttr(default_factory=dict)
 
+    @property
+    def chosen(self) -> dict[str, Any]:
+        """The fields that are not left as they are by default, each with its whole value."""
+        given = self.model_dump(mode="json", exclude_defaults=True)
+        return {name: value for name, value in self.model_dump(mode="json").items() if name in given}
+
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
         if not cls.model_fields["runbook"].is_required():

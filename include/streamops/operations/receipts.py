@@ -85,7 +85,7 @@ def receipt(operation: Operation, state: str, ran: Mapping[str, Deployment] | No
         requested_by=operation.owner.user,
         owner=operation.owner.label(),
         via=AIRFLOW if operation.owner.kind == "airflow" else HERE,
-        inputs=operation.request.model_dump(mode="json", exclude_defaults=True),
+        inputs=operation.request.chosen,
         began=operation.created,
         finished=moment,
         seconds=(moment - operation.created).total_seconds(),

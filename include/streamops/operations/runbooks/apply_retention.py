@@ -42,7 +42,7 @@ def remove(context: StepContext) -> Pruned:
     here = {verdict.name for verdict in done.verdicts}
     gone = [
         item
-        for item in context.reported("check", Pruned).verdicts
+        for item in context.reported("decide", Pruned).verdicts
         if item["name"] not in here and not store.exists(keys.manifest(job, item["name"]))
     ]
     told = done.told()
@@ -57,7 +57,7 @@ def remove(context: StepContext) -> Pruned:
 
 APPLY_RETENTION = steps.at_once(
     ApplyRetention,
-    Step("check", "check", "Decide which snapshots are kept", check),
+    Step("decide", "check", "Decide which snapshots are kept", check),
     Step("remove", "check", "Remove the others, and free what was removed 14 days ago", remove),
     begun="some may be removed: 'streamops snapshots removed' lists them",
 )
