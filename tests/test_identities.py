@@ -191,7 +191,7 @@ def test_minio_cannot_be_told_that_who_may_create_an_object_must_not_write_over_
         {
             "Effect": "Deny",
             "Action": ["s3:PutObject"],
-            "Resource": [f"arn:aws:s3:::{bucket.s3_bucket}/{pattern}" for pattern in keys.every_snapshot()],
+            "Resource": [f"arn:aws:s3:::{bucket.s3_bucket}/{keys.SNAPSHOTS}*"],
             "Condition": {"Null": {"s3:if-none-match": "true"}},
         }
     )
