@@ -222,8 +222,8 @@ def _state_lines(found: Receipt) -> Iterator[str]:
 def _time_lines(found: Receipt) -> Iterator[str]:
     for title, durations in (("steps", found.steps), ("undone", found.undo)):
         if durations:
-            took = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in durations.items() if seconds is not None)
-            yield f"  {title}: {took}"
+            took = (f"{name} {'did not end' if s is None else f'{s:.1f} s'}" for name, s in durations.items())
+            yield f"  {title}: {', '.join(took)}"
     if found.gap_seconds is not None:
         yield f"  gap: at most {found.gap_seconds:.1f} s from the stop request until every stage was working again"
 
