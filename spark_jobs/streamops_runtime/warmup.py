@@ -151,17 +151,20 @@ class WarmUp:
         """Run a stage until it is warm, has nothing to read, or the time is over; rows a second of its batches."""
         ended, done = threading.Event(), dict[int, float]()
         query, live = self._start(stage, prefix, ended), self._is_live(stage)
-        while query.isActive:
-            told, status = query.recentProgress, query.status
-            for batch in told:
-                if batch["numInputRows"] or live:
-                    done[batch["batchId"]] = batch["processedRowsPerSecond"]
-            idle = told and not (status["isTriggerActive"] or status["isDataAvailable"])
-            if is_warm([*done.values()]) or idle or time.monotonic() > until:
-                ended.set()
-                if live or idle:  # interrupting a Python batch ends in a stack overflow in Spark
-                    query.stop()
-            time.sleep(_LOOK_S)
+        try:
+            while query.isActive:
+                told, status = query.recentProgress, query.status
+                for batch in told:
+                    if batch["numInputRows"] or live:
+                        done[batch["batchId"]] = batch["processedRowsPerSecond"]
+                idle = told and not (status["isTriggerActive"] or status["isDataAvailable"])
+                if is_warm([*done.values()]) or idle or time.monotonic() > until:
+                    ended.set()
+                    if live or idle:  # interrupting a Python batch ends in a stack overflow in Spark
+                        query.stop()
+                time.sleep(_LOOK_S)
+        finally:
+            ended.set()
         if (error := query.exception()) and StopAtBoundary.__name__ not in str(error):
             log.warning("warm-up: %s", str(error).splitlines()[0][:300])
         return [*done.values()]
