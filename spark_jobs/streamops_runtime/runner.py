@@ -162,7 +162,7 @@ class Driver:
         work.prepare()
         self.mark("prepare")
         if role == "standby":
-            work.warm_up()
+            work.warm_up(self.dismissed)
             self.mark("warm_up")
             word = self.stand_by(work)
             self.mark("standby")
@@ -179,7 +179,7 @@ class Driver:
                 return 0
             self.store.delete([self.status_key])
             self.status_key = self.writer_key
-        if self.command() == "stop":
+        if self.dismissed():
             return self.end(State.STOPPED, "asked to stop before it had begun")
         try:
             held = self.patiently(lambda: leases.take(self.store, self.record(), self.launch.launch, self.holder))
@@ -219,6 +219,10 @@ class Driver:
             self.left_alone = said.sequence
             log.warning("command %r of %s is not known to this release: left alone", said.command, said.operation)
         return said.command
+
+    def dismissed(self) -> bool:
+        """Whether an operation has asked this launch to end."""
+        return self.command() == "stop"
 
     def set_levels(self) -> None:
         """Let loggers say what they are to say now."""
@@ -278,7 +282,7 @@ class Driver:
         if not self.watch_over(State.STARTING, rest.over):
             return
         self.mark("rest")
-        work.warm_up(rounds=2)
+        work.warm_up(self.dismissed, rounds=2)
         self.mark("warm_up")
         log.info("second driver: warm, watches over the first")
         self.launch.begun()
@@ -312,7 +316,7 @@ class Driver:
                 return False
             if enough(now, moment):
                 return True
-            if self.command() == "stop":
+            if self.dismissed():
                 raise _DismissedError("asked to stop")
             if moment - told > 2:
                 if self.role(self.patiently(self.record)) != "writer":

@@ -16,7 +16,7 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -63,6 +63,7 @@ class WarmUp:
     Args:
         places: where its sources read.
         launch: names what is written meanwhile, and removed at the end.
+        dismissed: whether the driver is not wanted any more.
     """
 
     spark: SparkSession
@@ -72,6 +73,7 @@ class WarmUp:
     functions: Mapping[str, StageFunction]
     places: Places
     launch: str
+    dismissed: Callable[[], bool]
 
     def run(self, rounds: int = 1) -> None:
         """Run the stages one after the other; what goes wrong here is logged and otherwise of no consequence.
@@ -85,7 +87,7 @@ class WarmUp:
         try:
             self._prepare_topics(ledger)
             left, deadline = [*self.functions] * rounds, time.monotonic() + LIMIT_S * rounds
-            while left:  # what the first compiles, the others need not
+            while left and not self.dismissed():  # what the first compiles, the others need not
                 begun, stage = time.monotonic(), left.pop(0)
                 rates = self._practise(stage, prefix, begun + (deadline - begun) / (2 if left else 1))
                 log.info(
@@ -158,7 +160,7 @@ class WarmUp:
                     if batch["numInputRows"] or live:
                         done[batch["batchId"]] = batch["processedRowsPerSecond"]
                 idle = told and not (status["isTriggerActive"] or status["isDataAvailable"])
-                if is_warm([*done.values()]) or idle or time.monotonic() > until:
+                if is_warm([*done.values()]) or idle or time.monotonic() > until or self.dismissed():
                     ended.set()
                     if live or idle:  # interrupting a Python batch ends in a stack overflow in Spark
                         query.stop()

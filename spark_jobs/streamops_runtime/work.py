@@ -219,8 +219,8 @@ class Work:
             progress = self.progress[stage.name]
             progress.status = progress.status.model_copy(update={"started_from": start})
 
-    def warm_up(self, rounds: int = 1) -> None:
-        """Run every stage for a moment on recent records, written nowhere."""
+    def warm_up(self, dismissed: Callable[[], bool], rounds: int = 1) -> None:
+        """Run every stage for a moment on what comes, written nowhere, unless the driver is dismissed."""
         warmup.WarmUp(
             self.spark,
             self.settings,
@@ -229,6 +229,7 @@ class Work:
             self.functions,
             self._places(),
             self.launch.launch,
+            dismissed,
         ).run(rounds)
 
     def keep_warm(self) -> placement.Warm:
