@@ -332,6 +332,7 @@ def test_each_secret_is_only_where_it_is_needed(tmp_path: Path) -> None:
             "S3_RETENTION_SECRET_KEY",
             "S3_JOBS_SECRET_KEY",
             "S3_LOGS_SECRET_KEY",
+            "SPARK_SECRET",
             "SNAPSHOT_KEYS",
             "INFLUX_TOKEN",
         )
@@ -343,6 +344,7 @@ def test_each_secret_is_only_where_it_is_needed(tmp_path: Path) -> None:
         "S3_RETENTION_SECRET_KEY": {airflow},
         "S3_JOBS_SECRET_KEY": {"node/node.env", "node/credentials"},
         "S3_LOGS_SECRET_KEY": {airflow},
+        "SPARK_SECRET": {"node/spark-defaults.conf", "submit-conf/spark-defaults.conf"},
         "SNAPSHOT_KEYS": {airflow},
         "INFLUX_TOKEN": {airflow},
     }

@@ -118,7 +118,7 @@ def kafka_settings(layout: Layout) -> dict[str, object]:
 def node(layout: Layout, pairs: dict[str, str]) -> None:
     """What every machine has that runs a Spark worker, or submits to one."""
     layout.node.mkdir(parents=True, exist_ok=True)
-    submitter(layout)
+    submitter(layout, pairs)
     node_env(layout, pairs)
     keys = f"aws_access_key_id = {pairs['S3_JOBS_ACCESS_KEY']}\naws_secret_access_key = {pairs['S3_JOBS_SECRET_KEY']}\n"
     write_private(layout.node / "credentials", f"[default]\n{keys}")
@@ -132,8 +132,7 @@ def node(layout: Layout, pairs: dict[str, str]) -> None:
     settings = {f"spark.hadoop.fs.s3a.{key}": value for key, value in s3a.items()}
     settings |= {"spark.pyspark.python": sys.executable, "spark.driver.bindAddress": layout.bind}
     settings |= {"spark.driver.host": layout.here}
-    lines = "".join(f"{key} {value}\n" for key, value in settings.items())
-    (layout.node / "spark-defaults.conf").write_text(f"# No secret here: this travels to command lines.\n{lines}")
+    _spark_defaults(layout.node, pairs, settings)
     (layout.node / "log4j2.properties").write_text(_LOGGING)
     refresh(layout)
 
@@ -153,10 +152,27 @@ def node_env(layout: Layout, pairs: dict[str, str]) -> None:
     write_private(path, render_pairs("Private: what drivers on this node may reach.", added | wanted))
 
 
-def submitter(layout: Layout) -> None:
+def submitter(layout: Layout, pairs: dict[str, str]) -> None:
     """What every machine has that submits a driver."""
-    layout.submit_conf.mkdir(parents=True, exist_ok=True)
-    (layout.submit_conf / "spark-defaults.conf").write_text("# Empty on purpose: this travels to command lines.\n")
+    _spark_defaults(layout.submit_conf, pairs, {})
+
+
+def _spark_defaults(directory: Path, pairs: dict[str, str], settings: dict[str, str]) -> None:
+    """Settings of every Spark process that starts with this directory, private because of the secret they share.
+
+    All but the secret travels on to command lines; that one Spark itself keeps out of them (docs/adr/0042).
+    """
+    between = {
+        "spark.authenticate": "true",
+        "spark.authenticate.secret": pairs["SPARK_SECRET"],
+        "spark.network.crypto.enabled": "true",
+        "spark.network.crypto.authEngineVersion": "2",
+        "spark.network.crypto.saslFallback": "false",
+    }
+    lines = "".join(f"{key} {value}\n" for key, value in (between | settings).items())
+    write_private(
+        directory / "spark-defaults.conf", f"# Private. Put no other secret here: it would be shown.\n{lines}"
+    )
 
 
 # Spark's own default is INFO for everything: several lines for each task and each poll of a source, which no one

@@ -145,7 +145,7 @@ class Layout:
 
     @property
     def submit_conf(self) -> Path:
-        """SPARK_CONF_DIR of the submitter; holds no secret, because it travels to the driver's command line."""
+        """SPARK_CONF_DIR of the submitter; private, and all but Spark's own secret travels to command lines."""
         return self.home / "submit-conf"
 
     @property

@@ -49,6 +49,7 @@ def generated() -> dict[str, str]:
         "S3_LOGS_ACCESS_KEY": "logs-" + secrets.token_hex(4),
         "S3_LOGS_SECRET_KEY": secrets.token_hex(20),
         "SNAPSHOT_KEYS": f"k{secrets.token_hex(3)}:{secrets.token_hex(32)}",
+        "SPARK_SECRET": secrets.token_hex(32),
         "INFLUX_PASSWORD": token(),
         "INFLUX_TOKEN": token(),
         "POSTGRES_PASSWORD": secrets.token_hex(16),

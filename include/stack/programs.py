@@ -151,11 +151,15 @@ def master(layout: Layout) -> Program:
     """Spark's master."""
     options = {
         "spark.deploy.recoveryMode": "FILESYSTEM",
-        "spark.deploy.recoveryDirectory": str(layout.data / "spark-master"),
+        # Not where earlier releases had it: a driver that was submitted without the secret would die at each start.
+        "spark.deploy.recoveryDirectory": str(layout.data / "spark-master-recovery"),
         "spark.deploy.recoveryTimeout": "15",  # seconds; how long a restarted master waits for its workers
         "spark.deploy.retainedDrivers": "50",
         "spark.deploy.retainedApplications": "50",
         "spark.master.rest.enabled": "false",  # whoever reaches it may run any program
+        # Nor does the page, which asks nobody who he is, end drivers or retire workers.
+        "spark.ui.killEnabled": "false",
+        "spark.master.ui.decommission.allow.mode": "DENY",
     }
     command = ("org.apache.spark.deploy.master.Master", "--host", layout.here)
     ports = ("--port", str(layout.port("spark-master")), "--webui-port", str(layout.port("spark-master-ui")))

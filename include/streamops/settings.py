@@ -47,7 +47,7 @@ class Settings(BucketSettings):
     airflow_installation: str = ""  # where one Airflow serves several installations: its connection that names this one
     # What a submitter needs on its own host, and the path that every node has:
     spark_home: str = ""
-    spark_conf_dir: str = ""  # the submitter's own, without any secret
+    spark_conf_dir: str = ""  # the submitter's own
     nodes_file: str = ""  # the inventory of nodes
     nodes_private_file: str = ""  # user and passwords of the nodes' supervisors
     node_dir: str = ""  # the same path on every node: bootstrap.py, spark-defaults.conf, node.env, credentials

@@ -133,6 +133,8 @@ def test_each_container_has_the_secrets_that_its_configuration_needs(name: str, 
             f"password.{node}": f"supervisor_password_{node.replace('-', '_')}" for node in ("master", *container.NODES)
         }
         assert not {"MINIO_ROOT_PASSWORD", "S3_JOBS_ACCESS_KEY", "INFLUX_PASSWORD"} & set(pairs)
+    if name != "init":
+        assert "spark.authenticate.secret spark_secret\n" in (place.submit_conf / "spark-defaults.conf").read_text()
 
 
 def test_what_influxdb_tells_the_one_that_asks_reaches_every_node_and_no_one_else(tmp_path: Path) -> None:

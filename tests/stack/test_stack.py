@@ -6,9 +6,12 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
+import httpx
 import psutil
 import pytest
 
@@ -22,6 +25,8 @@ from streamops.clients.supervisor import Supervisor
 from streamops.cluster import record as cluster_record
 from streamops.model.errors import UnreachableError
 from streamops.settings import Settings, read_pairs
+from streamops.spark import submission
+from streamops.spark.submitter import SparkSubmitter
 from streamops.store import waiting
 from streamops.store.object_store import ObjectStore
 
@@ -64,7 +69,9 @@ def test_no_secret_is_in_a_process_list_or_a_log(layout: Layout) -> None:
     looked_at = 0
     for process in lifecycle.processes(layout):
         try:
-            shown = "\0".join([*process.cmdline(), *process.environ().values()]).encode()
+            environment = process.environ()
+            environment.pop("_SPARK_AUTH_SECRET", None)  # how Spark's worker tells its children
+            shown = "\0".join([*process.cmdline(), *environment.values()]).encode()
         except psutil.Error:
             continue
         looked_at += 1
@@ -97,6 +104,104 @@ def test_the_master_takes_no_program_from_whoever_reaches_a_page(layout: Layout)
     master = psutil.Process(supervision.connect(layout).program("spark-master").pid)
     ports = {item.laddr.port for item in master.net_connections("inet") if item.status == psutil.CONN_LISTEN}
     assert ports == {layout.port("spark-master"), layout.port("spark-master-ui")}
+
+
+APPLICATION = """
+from pyspark.sql import SparkSession
+import threading
+spark = SparkSession.builder.getOrCreate()
+print("UI", spark.sparkContext.uiWebUrl, spark.range(0, 100, 1, 4).repartition(4).count(), flush=True)
+threading.Event().wait()
+"""
+
+
+@dataclass
+class Cluster:
+    """Spark's cluster as somebody sees it who has an own copy of the submitter's settings."""
+
+    stack: Settings
+    program: Path
+    conf: Path  # SPARK_CONF_DIR
+
+    def run(self, *options: str) -> int:
+        """spark-submit to its end."""
+        command = [f"{self.stack.spark_home}/bin/spark-submit", "--master", self.stack.spark_master, *options]
+        environment = submission.submit_environment(self.stack) | {"SPARK_CONF_DIR": str(self.conf)}
+        return subprocess.run(command, env=environment, capture_output=True, timeout=300, check=False).returncode
+
+    def application(self) -> int:
+        """An application of one's own; it ends at once when it has no say in the cluster, and else not at all."""
+        return self.run("--conf", "spark.cores.max=8", "--conf", "spark.ui.port=0", str(self.program))
+
+    def submit(self) -> int:
+        """The same as a driver on the cluster, with an executor and an event log."""
+        inner = ["--master", self.stack.spark_master, "--properties-file", f"{self.stack.node_dir}/spark-defaults.conf"]
+        for setting in (
+            *("spark.ui.port=0", "spark.cores.max=8", "spark.executor.memory=512m", "spark.eventLog.enabled=true"),
+            *("spark.eventLog.compress=false", f"spark.eventLog.dir=file://{self.program.parent}"),
+        ):
+            inner += ["--conf", setting]
+        options = ("--deploy-mode", "cluster", "--driver-memory", "512m", "--class", submission._MAIN)
+        return self.run(*options, str(submission._jar(self.stack)), *inner, str(self.program))
+
+    def end(self, driver: str) -> int:
+        return self.run(*submission.end_driver_command(self.stack, driver)[3:])
+
+
+def test_who_lacks_sparks_secret_runs_ends_and_retires_nothing_and_no_page_tells_it(
+    layout: Layout, stack: Settings, tmp_path: Path
+) -> None:
+    submitter, program = SparkSubmitter(stack), tmp_path / "program.py"
+    program.write_text(APPLICATION)
+    secret, real = read_pairs(layout.env_file)["SPARK_SECRET"], layout.submit_conf / "spark-defaults.conf"
+
+    def look() -> tuple[dict[str, str], set[str]]:
+        found = submitter.master()
+        return {driver.id: driver.state for driver in found.drivers}, {item.id for item in found.applications}
+
+    def stranger(name: str, conf: str) -> Cluster:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "spark-defaults.conf").write_text(conf)
+        return Cluster(stack, program, tmp_path / name)
+
+    before = look()
+    assert Cluster(stack, program, layout.submit_conf).submit() == 0
+    (driver,) = look()[0].keys() - before[0].keys()
+    said: list[str] = []
+
+    def counted() -> bool:  # by an executor
+        outputs = [path.read_text() for path in layout.node.glob(f"work-*/{driver}/stdout")]
+        said[:] = [word for text in outputs for line in text.splitlines() for word in line.split()]
+        return said[-1:] == ["100"]
+
+    until(counted, 180)
+    running = look()
+    assert running[0][driver] == "RUNNING"
+    none, guesses = stranger("none", ""), stranger("guesses", real.read_text().replace(secret, "0" * 64))
+    with ThreadPoolExecutor(2) as pool:
+        codes = [pool.submit(none.application)]
+        codes += [pool.submit(who.submit) for who in (none, guesses)]
+        codes += [pool.submit(who.end, driver) for who in (none, guesses)]
+        assert 0 not in [code.result() for code in codes]
+    httpx.post(f"{stack.spark_ui}/driver/kill/", data={"id": driver, "terminate": "true"})
+    httpx.post(f"{stack.spark_ui}/workers/kill/", data={"host": layout.here})
+    assert look() == running
+    workers = [worker for worker in submitter.master().workers if worker.state != "DEAD"]
+    assert {worker.state for worker in workers} == {"ALIVE"}
+
+    (application,) = running[1] - before[1]
+    own, of = said[said.index("UI") + 1], f"api/v1/applications/{application}/environment"
+    pages = [f"{own}/{page}" for page in ("jobs/", "environment/", "executors/", of)]
+    pages += [f"{stack.spark_ui}/{page}" for page in ("", "json/", "environment/", f"app/?appId={application}")]
+    pages += [f"{worker.page}/{page}" for worker in workers for page in ("", "json/")]
+    texts = {page: httpx.get(page, follow_redirects=True).raise_for_status().text for page in pages}
+    texts |= {str(path): path.read_text() for path in tmp_path.rglob(f"*{application}*/events*")}
+    assert len(texts) > len(pages)  # the event log among them
+    assert [page for page, text in texts.items() if secret in text] == []
+    assert [page for page, text in texts.items() if "/kill" in text] == []
+    submitter.end_driver(driver)
+    until(lambda: look() == before)
+    submitter.end_driver(driver)  # one that is not there is let be
 
 
 def test_a_second_up_changes_nothing(layout: Layout, stack: Settings) -> None:

@@ -123,7 +123,7 @@ def _command_line(place: Layout, pairs: dict[str, str]) -> None:
 
 
 def _acts_on_nodes(place: Layout, pairs: dict[str, str]) -> None:
-    configure.submitter(place)
+    configure.submitter(place, pairs)
     configure.inventory(place)
     configure.supervisors(place, pairs)
 

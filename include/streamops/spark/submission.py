@@ -23,6 +23,7 @@ from streamops.spark import jvm
 from streamops.store import keys
 
 _MAIN = "org.apache.spark.deploy.SparkSubmit"
+_CLIENT = "org.apache.spark.deploy.Client"
 _LOOPBACK = "127.0.0.1"
 # Tasks that a core runs at once. All tasks of a real-time stage run for as long as it does, most of them waiting, and
 # what they hold of a worker is a slot; so workers offer this many for each core, and who asks for a core gets them.
@@ -99,6 +100,7 @@ def spark_conf(settings: Settings, submission: Submission) -> dict[str, str]:
         **{f"spark.kafka.consumer.{cache}.timeout": "20s" for cache in _READERS},
         **{f"spark.kafka.consumer.{cache}.evictorThreadRunInterval": "10s" for cache in _READERS},
         "spark.ui.port": "0",
+        "spark.ui.killEnabled": "false",
         "spark.ui.retainedJobs": "50",
         "spark.ui.retainedStages": "50",
         "spark.ui.retainedTasks": "500",
@@ -158,10 +160,7 @@ def spark_submit_command(settings: Settings, submission: Submission, binary: str
     Raises:
         NotFoundError: there is no Spark where the settings say, or no such script in it.
     """
-    home = Path(settings.spark_home)
-    jar = next(iter(sorted((home / "jars").glob("spark-core_*.jar"))), None)
-    if not settings.spark_home or jar is None:
-        raise NotFoundError(f"There is no Spark in {settings.spark_home or 'SPARK_HOME'}; run 'make up' first.")
+    home, jar = Path(settings.spark_home), _jar(settings)
     script = home / "bin" / binary
     if not script.is_file():
         raise NotFoundError(f"There is no {script}; name another one in spark-binary, or leave that out.")
@@ -179,6 +178,24 @@ def spark_submit_command(settings: Settings, submission: Submission, binary: str
         str(jar),
         *application_args(settings, submission),
     ]  # fmt: skip
+
+
+def end_driver_command(settings: Settings, driver: str) -> list[str]:
+    """The command that has the master end a driver; it ends with 0 if the master held it, some 8 s later.
+
+    Raises:
+        NotFoundError: there is no Spark where the settings say.
+    """
+    asked = ("kill", settings.spark_master, driver)
+    command = (str(Path(settings.spark_home) / "bin" / "spark-submit"), "--master", settings.spark_master)
+    return [*command, "--class", _CLIENT, str(_jar(settings)), *asked]
+
+
+def _jar(settings: Settings) -> Path:
+    jar = next(iter(sorted((Path(settings.spark_home) / "jars").glob("spark-core_*.jar"))), None)
+    if not settings.spark_home or jar is None:
+        raise NotFoundError(f"There is no Spark in {settings.spark_home or 'SPARK_HOME'}; run 'make up' first.")
+    return jar
 
 
 def submit_environment(settings: Settings, environment: dict[str, str] | None = None) -> dict[str, str]:

@@ -13,7 +13,7 @@ from streamops.model.definitions import Definition
 from streamops.model.errors import UnreachableError
 from streamops.settings import Settings
 from streamops.spark.master import Master, fits, parse_master
-from streamops.spark.submission import Submission, spark_submit_command, submit_environment
+from streamops.spark.submission import Submission, end_driver_command, spark_submit_command, submit_environment
 
 DRIVER_ID = re.compile(r"\bdriver-\d{14}-\d{4,}\b")
 _SUBMIT_S = 120
@@ -40,29 +40,14 @@ class SparkSubmitter:
         """
         command = spark_submit_command(self.settings, submission, self.binary)
         self.say(shlex.join(command))
-        try:
-            done = subprocess.run(
-                command,
-                env=submit_environment(self.settings),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                timeout=_SUBMIT_S,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            raise UnreachableError(
-                f"spark-submit to {self.settings.spark_master} did not end in {_SUBMIT_S} s; is the master up?"
-            ) from None
-        said = [line for line in done.stdout.splitlines() if line.strip()]
+        code, said = self._run(command)
         for line in said:
             self.say(line)
-        found = DRIVER_ID.search(done.stdout)
-        if done.returncode or not found:
+        found = DRIVER_ID.search("\n".join(said))
+        if code or not found:
             raise UnreachableError(
-                f"spark-submit of {submission.job} to {self.settings.spark_master} failed ({done.returncode}): "
-                f"{said[-1][:300] if said else 'no message'}; check that the master runs ('make status') and retry."
+                f"spark-submit of {submission.job} to {self.settings.spark_master} failed ({code}): {_last(said)}; "
+                "check that the master runs ('make status') and retry."
             )
         return found.group(0)
 
@@ -89,17 +74,40 @@ class SparkSubmitter:
         Raises:
             UnreachableError: the master does not answer, or refuses.
         """
-        form = {"id": driver, "terminate": "true"}
-        try:
-            answer = httpx.post(f"{self.settings.spark_ui.rstrip('/')}/driver/kill/", data=form, timeout=5)
-            if answer.is_error:  # it answers with a redirect to its page, which httpx would also raise for
-                answer.raise_for_status()
-        except httpx.HTTPError as error:
+        code, said = self._run(end_driver_command(self.settings, driver))
+        if code and driver in {held.id for held in self.master().drivers}:
             raise UnreachableError(
-                f"The Spark master at {self.settings.spark_ui} did not end {driver} ({type(error).__name__}); "
-                "check that it runs ('make status'), and that its page may end drivers (spark.ui.killEnabled)."
-            ) from error
+                f"The Spark master at {self.settings.spark_master} did not end {driver} ({code}): {_last(said)}; "
+                "check that it runs ('make status') and retry."
+            )
+
+    def _run(self, command: list[str]) -> tuple[int, list[str]]:
+        """Run spark-submit; return its exit code and the lines it said.
+
+        Raises:
+            UnreachableError: it does not come to an end.
+        """
+        try:
+            done = subprocess.run(
+                command,
+                env=submit_environment(self.settings),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=_SUBMIT_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise UnreachableError(
+                f"spark-submit to {self.settings.spark_master} did not end in {_SUBMIT_S} s; is the master up?"
+            ) from None
+        return done.returncode, [line for line in done.stdout.splitlines() if line.strip()]
 
     def room_for(self, definition: Definition) -> bool:
         """Whether one more driver with all its executors fits beside what runs."""
         return fits(self.master(), definition)
+
+
+def _last(said: list[str]) -> str:
+    return said[-1][:300] if said else "no message"
