@@ -17,8 +17,8 @@ back fails each time, so that nothing else can be done with the job: afterwards 
 
 **What can go wrong, and how to recover.**
 
-- *Every task is skipped*: someone holds the job. If it is the run of that operation, it still lives: end that first, by
-  marking it as failed.
+- *The run of that operation still lives*, and so holds the job: every task is skipped. End that run first, by marking
+  it as failed.
 - *There is nothing to settle*: the operation is over; refused.
 - *It cannot be finished*: it is taken back, and this run fails with the reason.
 - *It cannot be taken back*: this run fails with the reason. Mend the cause and trigger again, or choose *leave*.

@@ -10,10 +10,10 @@ topic, and is removed again with its points.
 **When to use it.** It runs by itself every day at 03:10 UTC. Trigger it with *Days* 0 to read everything now, or with
 *Job* and *Snapshot* for one of them, as `streamops snapshots verify JOB/NAME --restore` does.
 
-**What it changes.** Only the notes: `streamops snapshots` shows when each was last verified and how; a restore test
-leaves a receipt (`streamops receipts JOB`). Retention does not
-count on a snapshot that does not verify. A scratch job (`scratch-JOB`) takes the room of one more driver with its
-executors for some minutes; without that room the log says so, and it is tried the next day.
+**What it changes.** Only the notes: `streamops snapshots` shows when each was last verified and how. A restore test
+also leaves a receipt (`streamops receipts JOB`). Retention does not count on a snapshot that does not verify. A scratch
+job (`scratch-JOB`) takes the room of one more driver with its executors for some minutes; without that room the log
+says so, and it is tried the next day.
 
 **What can go wrong, and how to recover.**
 

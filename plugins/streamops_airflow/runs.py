@@ -38,7 +38,7 @@ DAG_ARGS: dict[str, Any] = {
     "is_paused_upon_creation": False,
     "default_args": {"owner": "streamops", **RETRIES},
 }
-HEALING = "healing"  # the pool of what heals; the stack makes it, with a slot that no other task gets
+HEALING = "healing"  # the pool of what heals; the stack makes it, with slots that no other task gets
 INSTALLATION = "streamops_conn_id"  # the field of every runbook's form that is no part of the request
 # For DAGs whose form has it.
 ASKED_ARGS: dict[str, Any] = {**DAG_ARGS["default_args"], INSTALLATION: f"{{{{ params.{INSTALLATION} }}}}"}
