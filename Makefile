@@ -40,7 +40,7 @@ down: ## stop the local stack; its data stays
 status: ## show what of the local stack runs, and the addresses
 	@$(BIN)/python -m stack status
 
-demo: setup ## the whole story: stack, job v1 under load, upgrade to v2, recount
+demo: setup ## the whole story: stack, job v1 under load, upgrades to v2 and v3, recount
 	@$(BIN)/streamops demo
 
 demo-elasticity: setup ## the cluster under a running job: shut down, start, grow, lose a worker, shrink, recount

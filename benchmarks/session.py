@@ -125,7 +125,7 @@ class Session:
 
 @contextmanager
 def session() -> Iterator[Session]:
-    """Start the stack if needed, with trades at the demo's rate and both versions published."""
+    """Start the stack if needed, with trades at the demo's rate and all versions published."""
     settings = lifecycle.up(say=console.say)
     pace(RATE)
     demo = Demo(settings, Options(), console.say, lambda: Progress(console.out, live=False).show, pace)

@@ -154,7 +154,7 @@ class Demo:
             until(lambda: _end(ledger) > max(first, 0), 60, "No trade arrives on the topic; is the generator up?")
 
     def publish(self) -> None:
-        """Publish both versions; what is published already stays as it is."""
+        """Publish all three versions; what is published already stays as it is."""
         with self.story.part(f"Publish {JOB} v1, v2 and v3"):
             for version in ("v1", "v2", "v3"):
                 done = artifacts.publish(self.store, self.options.directory, version)

@@ -119,12 +119,13 @@ def _lateness(report: Mapping[str, Any], switch: int, x: tuple[float, float], ma
         if spread
         else ""
     )
+    beyond = " The mark beyond it is where v3 took over, whose results are in real time."
     return parts.figure(
         "How late a point is",
         "The time between the end of a second and the moment when its average could first be read from InfluxDB, "
         "which is what someone in front of a dashboard feels. "
         f"{numbers}The peak is the upgrade: points of the seconds in which no version was writing come all at once, "
-        "as soon as the new one takes over. The line beyond it is where v3 took over, whose results are in real time.",
+        f"as soon as the new one takes over.{beyond if report['takeover']['operation'] else ''}",
         panels([Panel("Lateness", "s", [line], zero=True)], x, x_label=f"window end, {_X}", marks=marks),
     )
 

@@ -131,11 +131,6 @@ def store_and_jobs(job_name: str | None = None) -> tuple[ObjectStore, list[str]]
     return found, [job_name] if job_name else [CLUSTER, *jobs.names(found)]
 
 
-def retention() -> ObjectStore:
-    """Its object store with the identity that may delete snapshots."""
-    return ObjectStore(settings().for_retention())
-
-
 def show_json(value: Any) -> None:
     """Print a value as JSON; models, dataclasses, times and secrets included (secrets masked)."""
     out.print(TypeAdapter(Any).dump_json(value, indent=2, fallback=str).decode(), markup=False)

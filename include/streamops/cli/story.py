@@ -35,7 +35,7 @@ def demo(
         ),
     ] = Told.UPGRADE,
     traffic_before: Annotated[float, typer.Option(min=5, help="Seconds of traffic with v1.")] = 60.0,
-    traffic_after: Annotated[float, typer.Option(min=5, help="Seconds of traffic with v2.")] = 90.0,
+    traffic_after: Annotated[float, typer.Option(min=5, help="Seconds of traffic with v2, and with v3.")] = 90.0,
 ) -> None:
     """Tell a story under load, and prove that nothing was lost.
 
