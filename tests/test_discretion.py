@@ -19,6 +19,7 @@ from streamops.model.definitions import Http
 from streamops.model.discretion import without_credentials
 from streamops.model.errors import RefusedError, UnreachableError
 from streamops.operations import follow
+from streamops.operations.operation import Request
 from streamops.store import joblogs
 from streamops_runtime.shipping import Discreet
 
@@ -56,6 +57,9 @@ PLACES = [  # where a password stands, of what it may consist there, and what is
     ("Authorization: Basic {}", f"{PLAIN}+/=", "Authorization: ***"),
     ("{{'Authorization': 'Bearer {}'}}", f"{PLAIN}+/=.-_", "{'Authorization': ***}"),
     ("-H Bearer p0123456{}", f"{PLAIN}+/=.-_", "-H Bearer ***"),
+    ("[('spark.authenticate.secret', '{}')]", PLAIN, "[('spark.authenticate.secret', ***)]"),
+    ("(spark.authenticate.secret,{})", PLAIN, "(spark.authenticate.secret,***)"),
+    ("spark.authenticate.secret {}", PLAIN, "spark.authenticate.secret ***"),
 ]
 
 
@@ -88,7 +92,20 @@ def test_what_is_no_password_is_said(text: str) -> None:
 
 def test_no_line_takes_long() -> None:
     began = time.process_time()
-    for part in ("a.", "a://", "a://a:", "token", "token=,a", "jdbc:a:b/", "password='", "{", "x@", "Token ", "=\\'"):
+    for part in (
+        "a.",
+        "a://",
+        "a://a:",
+        "token",
+        "token=,a",
+        "a://b:c",
+        "jdbc:a:b/",
+        "password='",
+        "{",
+        "x@",
+        "Token ",
+        "=\\'",
+    ):
         without_credentials(part * (60_000 // len(part)))
     assert time.process_time() - began < 10
 
@@ -132,4 +149,6 @@ def test_an_address_with_a_password_is_refused_before_anything_is_recorded(tmp_p
     with pytest.raises(RefusedError, match=r"addresses\.alpha: .*a user or a password") as refused:
         follow.request("deploy_job", job="a", version="v1", addresses={"alpha": url})
     assert "hunter2" not in str(refused.value)
+    stored = {"runbook": "deploy_job", "job": "a", "version": "v1", "addresses": {"alpha": url}}
+    assert Request.recorded(stored).addresses == {"alpha": url}  # what was accepted once can still be read
     assert follow.request("deploy_job", job="a", version="v1", addresses={"alpha": "/data/token=3"})

@@ -74,8 +74,15 @@ def test_points_are_written_or_forgotten_by_an_operation_that_may_be_killed_anyw
     refused("uploads it", action="write", file=sha256)
     refused("None of these", action="drop", points=["0" * 16])
     bad = first.model_copy(update={"tags": {"symbol": "A\\"}}).model_dump_json().encode()
-    store.put(keys.corrections("trades", "b" * 64), bad)
-    refused("Line 1: tag symbol ends in a backslash", action="write", file="b" * 64)
+    for lines, says in (
+        (bad, "Line 1: tag symbol ends in a backslash"),
+        (corrected.model_dump_json().replace("A", "\u00c4").encode("latin-1"), "is not UTF-8"),
+    ):
+        file = hashlib.sha256(lines).hexdigest()
+        store.put(keys.corrections("trades", file), lines)
+        refused(says, action="write", file=file)
+    store.put(keys.corrections("trades", sha256), bad)  # by somebody who writes into the job's folder
+    refused("is not the one that was uploaded", action="write", file=sha256)
     store.put(keys.corrections("trades", sha256), body)
     asked = ask("manage_quarantine", job="trades", action="write", file=sha256)
     shelves.killed_everywhere(engine, asked, "write")

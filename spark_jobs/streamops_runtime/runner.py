@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 
 from streamops.model import records
 from streamops.model.definitions import Definition
-from streamops.model.discretion import without_credentials
+from streamops.model.discretion import STORED, without_credentials
 from streamops.model.errors import (
     ConflictError,
     DeniedError,
@@ -118,7 +118,9 @@ class Driver:
         self.settings = settings
         self.store = ObjectStore(settings)
         self.spark = SparkSession(context)
-        self.definition = Definition.model_validate_json((launch.artifact / "definition.json").read_text())
+        self.definition = Definition.model_validate_json(
+            (launch.artifact / "definition.json").read_text(), context=STORED
+        )
         self.phases_ms = dict(launch.phases_ms)
         self.holder = uuid.uuid4().hex
         self.left_alone = -1  # the sequence number of the last command that is not known here

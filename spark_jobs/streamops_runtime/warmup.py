@@ -167,6 +167,8 @@ class WarmUp:
                 time.sleep(_LOOK_S)
         finally:
             ended.set()
+            if live and query.isActive:
+                query.stop()
         if (error := query.exception()) and StopAtBoundary.__name__ not in str(error):
             log.warning("warm-up: %s", str(error).splitlines()[0][:300])
         return [*done.values()]

@@ -12,7 +12,8 @@ from fakes.rig import JOB, LOOK_S, Killed, Rig, patient
 from fakes.walk import killer
 from healing import one_pass
 from streamops.cluster import record as cluster_record
-from streamops.model.errors import StreamOpsError, UnreachableError
+from streamops.model.errors import RefusedError, StreamOpsError, UnreachableError
+from streamops.model.owner import Owner
 from streamops.model.records import State, now
 from streamops.operations.engine import list_operations
 from streamops.operations.follow import request as ask
@@ -319,3 +320,45 @@ def test_the_second_driver_of_another_job_does_not_keep_this_one_from_getting_it
     for seconds, wanted in (({"other": of_other}, True), ({}, False)):  # else driver-7 may be it
         _, look = reconciler._decide(record, {JOB: status}, {}, seconds, master)
         assert wants_second(look, None) is wanted
+
+
+@pytest.mark.full
+def test_a_manifest_that_cannot_be_read_does_not_keep_another_job_down(rig: Rig) -> None:
+    two_down(rig)
+    rig.cluster.relaunch(jobs.record(rig.store, "other").launch)
+    launch = jobs.record(rig.store, "other").launch
+    rig.wait(lambda: jobs.status(rig.store, "other", launch).state is State.RUNNING, "the driver of the other job")
+    rig.store.put(keys.artifact_manifest("other", "v1"), b"{}")
+    reconciler = Reconciler(rig.engine(), rig.owner(), rig.said.append, look_s=LOOK_S)
+    plan = reconciler.plan()
+    assert [item.scope for item in plan if item.do == "start"] == [JOB]
+    assert [item.scope for item in plan if item.do == "trouble"] == ["other"]
+
+
+@pytest.mark.full
+def test_a_start_that_was_given_up_is_not_begun_again_by_who_clears_its_task(rig: Rig) -> None:
+    deployed(rig)
+    silent_long_ago(rig)
+    reconciler = Reconciler(rig.engine(), rig.owner(), rig.said.append, look_s=LOOK_S)
+    (item,) = reconciler.plan()
+    reconciler.give_up(item, "The master is away.")
+    before = rig.record()
+    for again in (lambda: reconciler.submit(JOB), lambda: reconciler.heal(item)):
+        with pytest.raises(RefusedError, match="the next pass looks again"):
+            again()
+    assert rig.record() == before
+    assert locks.read(rig.store, JOB).value.operation is None
+
+
+@pytest.mark.full
+def test_what_somebody_else_has_settled_is_left_alone_with_the_operation_that_holds_the_job_now(rig: Rig) -> None:
+    deployed(rig)
+    rig.leave("check")
+    reconciler = Reconciler(rig.engine(), rig.owner(), rig.said.append, look_s=LOOK_S)
+    (item,) = reconciler.plan()
+    assert (item.scope, item.do) == (JOB, "undo")
+    bob = Owner(kind="airflow", dag_id="snapshot_job", run_id="run-9", user="bob")
+    rig.runs.over["run-9"] = False
+    locks.acquire(rig.store, JOB, "next", "snapshot_job", bob, rig.runs.finished, now())  # and settles, for minutes
+    assert "there is nothing to settle any more" in reconciler.heal(item)
+    assert locks.read(rig.store, JOB).value.operation == "next"

@@ -14,10 +14,19 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import yaml
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    WithJsonSchema,
+    model_validator,
+)
 
 from streamops.model import conditions, names
-from streamops.model.discretion import without_credentials
+from streamops.model.discretion import STORED, without_credentials
 from streamops.model.errors import DefinitionError, NameRefusedError
 from streamops.model.names import checked, library, reference
 
@@ -59,8 +68,8 @@ def _like(pattern: str) -> WithJsonSchema:
     return WithJsonSchema({"type": "string", "pattern": f"^(?:{pattern})$"})
 
 
-def _without_password(place: str) -> str:
-    if "://" in place and without_credentials(place) != place:
+def _without_password(place: str, info: ValidationInfo) -> str:
+    if info.context != STORED and "://" in place and without_credentials(place) != place:
         raise ValueError("a URL with a user or a password is stored and shown like every other; no source needs one")
     return place
 

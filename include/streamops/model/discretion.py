@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 HIDDEN = "***"
+STORED = {"stored": True}  # the context in which pydantic reads what was accepted once, whatever is refused since
 
 # Every repetition has an end, so that no line can make this slow.
 _NAME = (
@@ -17,14 +18,15 @@ _VALUE = (
 )
 _PATTERNS = (
     rf"(?P<before>{_NAME} ?= ?){_VALUE}(?P<after>)",  # password=X in a query, an address of JDBC, Kafka's settings
-    rf"(?P<before>{_NAME}[\"']\s?:\s?){_VALUE}(?P<after>)",  # "password": "X"
+    rf"(?P<before>{_NAME}[\"']\s?[:,]\s?){_VALUE}(?P<after>)",  # "password": "X", or a pair of both
+    r"(?P<before>\bspark\.authenticate\.secret[\s,]+)[^\s)]+(?P<after>)",  # as Spark prints its settings
     rf"(?P<before>\bauthorization: ?){_VALUE}(?P<after>)",
     r"(?P<before>\b(?:basic|bearer|token) )[\w+/.=~-]{16,}(?P<after>)",  # as it stands in that header
     # USER:PASSWORD@ of a URL. Where nobody encoded it a password may hold / ? # as well, and a port holds digits alone.
     r"(?P<before>\b[a-z][a-z0-9+.-]{0,31}://)"
-    r"(?:[^\s/?#:\"'<>]{0,256}:(?!\d+[/?#])[^\s\"'<>]{0,4096}|[^\s/?#\"'<>]{0,4096})(?P<after>@)",
+    r"(?:[^\s/?#:\"'<>]{0,256}:(?!\d+[/?#])[^\s\"'<>]{0,256}|[^\s/?#\"'<>]{0,256})(?P<after>@)",
     # jdbc:oracle:thin:USER/PASSWORD@HOST
-    r"(?P<before>\bjdbc:\w{1,32}:(?:\w{1,32}:)?)[^\s\"'<>:/]{1,256}/[^\s\"'<>]{0,4096}(?P<after>@)",
+    r"(?P<before>\bjdbc:\w{1,32}:(?:\w{1,32}:)?)[^\s\"'<>:/]{1,256}/[^\s\"'<>]{0,256}(?P<after>@)",
 )
 _FOUND = [re.compile(pattern, re.IGNORECASE) for pattern in _PATTERNS]
 

@@ -18,6 +18,7 @@ from pydantic import (
     model_serializer,
 )
 
+from streamops.model.discretion import STORED
 from streamops.model.errors import NameRefusedError, NotFoundError
 from streamops.model.names import scope
 from streamops.model.owner import Owner
@@ -87,7 +88,8 @@ class Request(BaseModel):
         if runbook not in cls.kinds:
             raise NotFoundError(f"There is no runbook {runbook!r}; there are {', '.join(sorted(cls.kinds))}.")
         kind = cls.kinds[runbook]
-        request = kind.model_validate({name: value for name, value in given.items() if name in kind.model_fields})
+        known = {name: value for name, value in given.items() if name in kind.model_fields}
+        request = kind.model_validate(known, context=STORED)
         request._unknown.update({name: value for name, value in given.items() if name not in kind.model_fields})
         return request
 

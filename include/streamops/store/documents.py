@@ -13,6 +13,7 @@ from typing import Generic, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from streamops.model.discretion import STORED
 from streamops.model.errors import ConflictError, DamagedError, NotFoundError
 from streamops.store.object_store import ObjectStore
 
@@ -41,7 +42,7 @@ def read(store: ObjectStore, key: str, model: type[M]) -> Versioned[M] | None:
     except NotFoundError:
         return None
     try:
-        return Versioned(model.model_validate_json(stored.body), stored.etag, stored.age)
+        return Versioned(model.model_validate_json(stored.body, context=STORED), stored.etag, stored.age)
     except ValidationError as error:
         wrong = error.errors(include_url=False)
         if other := next((item["input"] for item in wrong if item["loc"] == ("format",)), None):

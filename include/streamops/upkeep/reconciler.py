@@ -110,7 +110,11 @@ class Reconciler:
                     plan.append(Healing(record.job, action.kind, action.why))
                 else:
                     plan += self._for_second(record, look)
-        plan += self._begun(starting, [item.scope for item in plan if item.do != "second"])
+        others = [item for item in plan if item.do in ("finish", "undo")]
+        others += self._begun(starting, [item.scope for item in others])
+        # What comes back goes first: the room for second drivers is seen once it is back, for one after another.
+        seconds = [] if others else [item for item in plan if item.do == "second"][:1]
+        plan = [*others, *seconds, *(item for item in plan if item.do == "trouble")]
         return plan + [Healing(name, "trouble", str(error)) for name, error in self.troubles.items()]
 
     def heal(self, item: Healing) -> str:
@@ -127,9 +131,10 @@ class Reconciler:
 
     def _healed(self, item: Healing) -> str:
         if item.do == "start":
-            for task in RECOVER_JOB.tasks:
-                self.engine.run_task(item.scope, self.recovery(item.scope), task)
-            self.engine.release(item.scope, self.recovery(item.scope))
+            if self._under_way(item.scope):
+                for task in RECOVER_JOB.tasks:
+                    self.engine.run_task(item.scope, self.recovery(item.scope), task)
+                self.engine.release(item.scope, self.recovery(item.scope))
             return f"{item.scope} works again"
         if item.do == "second":
             return self._start_second(item.scope)
@@ -139,8 +144,16 @@ class Reconciler:
 
     def submit(self, job: str) -> None:
         """The first part of a start, up to its driver, which ``heal`` then waits for."""
-        for task in RECOVER_JOB.tasks[: RECOVER_JOB.tasks.index(steps.SUBMIT.task) + 1]:
+        first = RECOVER_JOB.tasks[: RECOVER_JOB.tasks.index(steps.SUBMIT.task) + 1]
+        for task in first if self._under_way(job) else ():
             self.engine.run_task(job, self.recovery(job), task)
+
+    def _under_way(self, job: str) -> bool:
+        """Whether a start of this pass goes on; False: it is done. Raises RefusedError: it was given up."""
+        operation = self.engine.find(job, self.recovery(job))
+        if operation is None or operation.state not in ("running", "succeeded"):
+            raise RefusedError(f"The start of {job} in this pass is over; the next pass looks again.")
+        return operation.state == "running"
 
     def give_up(self, item: Healing, reason: str) -> None:
         """Record why a start failed, and give its lock back; of anything else nothing is held."""
@@ -345,16 +358,23 @@ class Reconciler:
     # --- actions
 
     def _settle(self, item: Healing) -> str:
-        """An abandoned operation is finished or undone; where only its lock is left, that is given back."""
-        scope, name = item.scope, self._lock(item.scope)[1]
+        """An abandoned operation is finished or undone; where only its lock is left, that is given back.
+
+        What is abandoned by now decides: since the look somebody else may have settled it, and begun another one.
+        """
+        scope, (lock, name) = item.scope, self._lock(item.scope)
         operation = self.engine.find(scope, name) if name else None
-        if name and (operation is None or operation.state in OVER):
+        if lock != "abandoned" or name is None:
+            return f"{label(scope)}: there is nothing to settle any more"
+        if operation is None or operation.state in OVER:
             self.engine.release(scope, name)
-        elif name and item.do == "finish":
+            return f"{label(scope)}: {item.why}; its lock is free"
+        action = reconcile.settle(operation)
+        if action.kind == "finish":
             self.engine.resume(scope, name)
-        elif name:
+        else:
             self.engine.abort(scope, name)
-        return f"{label(scope)}: {item.why}; {'finished' if item.do == 'finish' else 'undone'}"
+        return f"{label(scope)}: {action.why}; {'finished' if action.kind == 'finish' else 'undone'}"
 
     def _for_second(self, record: JobRecord, look: Look) -> Iterator[Healing]:
         """A second driver where the definition asks for one, and there is room; the first one is left alone.
@@ -385,6 +405,8 @@ class Reconciler:
             return f"{job}: its second driver, {second.driver}, is there by now"
         deployment = jobs.deployment(ports.store, job, record.deployment)
         version = artifacts.load_manifest(ports.store, job, deployment.version)
+        if not ports.submitter.room_for(version.definition):
+            return f"{job}: no second driver is started, because there is no room for it any more"
         driver = ports.submitter.submit(steps.recorded(ports.store, deployment, version, record.launch))
         return f"{job}: a second driver, {driver}, is started, and watches over the first"
 
@@ -403,7 +425,10 @@ class Reconciler:
                 if why := self._begin(record, look):
                     begun[record.job], whys[record.job] = artifacts.current(self.engine.store, record), why
         store = self.engine.store
-        others = {job: artifacts.current(store, jobs.record(store, job)) for job in settled} if begun else {}
+        others: dict[str, Definition | None] = {}
+        for job in settled if begun else ():
+            with self._apart(job):
+                others[job] = artifacts.current(store, jobs.record(store, job))
         room = reconcile.side_by_side(self._master(), {**others, **begun})
         before = together = tuple(job for job in begun if job in room)
         for job in (*together, *(job for job in begun if job not in together)):

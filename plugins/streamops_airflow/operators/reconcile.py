@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from streamops.model.errors import StreamOpsError
+from streamops.model.errors import NotFoundError, RefusedError, UnhealthyError
 from streamops.model.names import label
 from streamops.operations import steps
 from streamops_airflow import runs
@@ -67,7 +67,8 @@ class HealOperator(SubmitOperator):
         if event is not None:
             self.log.info("%s", event["why"])
         for at, job in enumerate(after):
-            with suppress(StreamOpsError):  # it did not come back: then it takes no room
+            # One that did not come back takes no room.
+            with self.carried_out(context), suppress(RefusedError, UnhealthyError, NotFoundError):
                 place = job, self.reconciler(context).recovery(job)
                 done, why = self.engine(context).poll(*place, steps.HEALTHY.name)
                 if not done and (operation := self.engine(context).find(*place)) is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError, model_validator
@@ -56,7 +57,13 @@ class ManageQuarantine(JobRequest):
 def corrected(body: bytes) -> list[RefusedPoint]:
     """The points of a file of corrections, one JSON object a line. Raises RefusedError: one cannot be written."""
     found = []
-    for number, text in enumerate(body.decode(errors="replace").splitlines(), 1):
+    try:
+        lines = body.decode().splitlines()
+    except UnicodeDecodeError as error:
+        raise RefusedError(
+            f"The file is not UTF-8 ({error.reason} at byte {error.start}). Nothing was written."
+        ) from None
+    for number, text in enumerate(lines, 1):
         try:
             item = RefusedPoint.model_validate_json(text)
         except ValidationError as error:
@@ -74,7 +81,12 @@ def _points(context: StepContext) -> list[RefusedPoint]:
     key = keys.corrections(context.job, asked.file or "")
     if not store.exists(key):
         raise NotFoundError("There is no such file in the bucket; 'streamops quarantine write JOB FILE' uploads it.")
-    return corrected(store.get(key).body)
+    body = store.get(key).body
+    if hashlib.sha256(body).hexdigest() != asked.file:
+        raise RefusedError(
+            "The file in the bucket is not the one that was uploaded; write it again. Nothing was written."
+        )
+    return corrected(body)
 
 
 def check(context: StepContext) -> Checked:
