@@ -188,9 +188,12 @@ def _place(archive: Path, runtime: Path) -> None:
         shutil.rmtree(left, ignore_errors=True)
     _unpack(archive, fresh)
     shutil.copyfile(archive, fresh / ARCHIVE)
-    with suppress(OSError):
-        runtime.rename(altered)
-        _say(f"{runtime} was altered; it is replaced by what was published")
+    if not _intact(runtime, hashlib.sha256(archive.read_bytes()).hexdigest()):  # else another driver was first
+        known = (runtime / ARCHIVE).exists()  # the release before kept none
+        with suppress(OSError):
+            runtime.rename(altered)
+            if known:
+                _say(f"{runtime} was altered; it is replaced by what was published")
     try:
         fresh.rename(runtime)
     except OSError:  # another driver was first
