@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import closing, suppress
+from functools import partial
 
+from streamops.clients import influx
 from streamops.clients.dashboard import Dashboard
-from streamops.clients.influx import Points
 from streamops.clients.kafka import Ledger
 from streamops.cluster.supervised_nodes import SupervisedNodes
 from streamops.model.errors import NotFoundError
@@ -34,8 +35,8 @@ def local_ports(settings: Settings, owners: OwnersPort, store: ObjectStore | Non
         recount=lambda job, since: recount_job(settings, bucket, job, since).model_dump(mode="json"),
         retention=lambda: ObjectStore(settings.for_retention()),
         free_bytes=lambda: free_bytes(settings),
-        sinks_answer=lambda: Points(settings).ping(),
-        write_points=lambda lines: Points(settings).write_lines(lines),
+        sinks_answer=partial(influx.ping, settings),
+        write_points=partial(influx.write, settings),
         mark=lambda found, say: timeline.mark(settings, found, say),
         nodes=lambda: SupervisedNodes(settings),
     )

@@ -44,7 +44,7 @@ LIMIT_S = 90.0  # in all, on a machine that also runs the version to be replaced
 LIVE_BATCH = "5 seconds"  # in real time
 FASTER = 1.25  # times what was read a second before: there is still something to compile
 _LEAST = 2  # batches
-_LOOK_S = 0.25
+_LOOK_S = 0.5
 _INVENTED = 2000  # records
 
 log = logging.getLogger("warmup")

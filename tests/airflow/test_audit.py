@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, field
-from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -31,7 +30,7 @@ from streamops.operations.operation import operation_id
 from streamops.operations.requests import ClusterRequest
 from streamops.operations.runbooks import RUNBOOKS
 from streamops.spark.submission import Submission
-from streamops.store import documents, jobs, keys, locks, quarantine
+from streamops.store import keys, locks, quarantine
 from streamops.upkeep import reconcile
 from streamops_airflow import assets
 from streamops_airflow.dags import runbook_dag
@@ -370,22 +369,11 @@ class Pass:
                 call = getattr(HealOperator(task_id="heal", **values), deferred.method_name)
 
 
-def dead(rig: Rig, job: str) -> None:
-    """Its driver died a while ago."""
-    launch = jobs.record(rig.store, job).launch
-    for _, process in [item for item in rig.cluster.processes if item[0] == launch]:
-        process.kill()
-        process.join(30)
-    status = jobs.status(rig.store, job, launch)
-    old = status.model_copy(update={"updated": status.updated - timedelta(minutes=5)})
-    documents.write(rig.store, keys.status(job, launch), old)
-
-
 def test_a_run_of_reconcile_brings_each_job_back_in_a_task_of_its_own_that_submits_its_driver(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prepared(rig, "cancel_job")
-    dead(rig, JOB)
+    rig.died(JOB)
     run = Pass(rig, monkeypatch)
     (found,) = run.look()
     assert (found["scope"], found["do"]) == (JOB, "start")
@@ -406,7 +394,7 @@ def test_a_job_that_has_no_room_beside_another_waits_for_it_without_a_worker(
     rig.publish("v1", ("a",), job="other")
     rig.engine().run(patient("deploy_job", job="other", version="v1"), rig.owner(), "deploy-other")
     for job in (JOB, "other"):
-        dead(rig, job)
+        rig.died(job)
     monkeypatch.setattr(reconcile, "side_by_side", lambda master, wanted: tuple(wanted)[:1])
     run = Pass(rig, monkeypatch)
     first, then = run.look()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import timedelta
 from types import SimpleNamespace
 
 import pytest
@@ -19,7 +18,7 @@ from streamops.operations.engine import list_operations
 from streamops.operations.follow import request as ask
 from streamops.spark.master import Driver
 from streamops.spark.submission import Submission
-from streamops.store import documents, jobs, keys, locks
+from streamops.store import jobs, keys, locks
 from streamops.upkeep import reconcile
 from streamops.upkeep.reconcile import wants_second
 from streamops.upkeep.reconciler import Reconciler
@@ -47,17 +46,6 @@ def deployed(rig: Rig) -> Rig:
     return rig
 
 
-def silent_long_ago(rig: Rig) -> None:
-    """The driver died a while ago."""
-    launch = rig.record().launch
-    for _, process in [item for item in rig.cluster.processes if item[0] == launch]:
-        process.kill()
-        process.join(30)
-    status = jobs.status(rig.store, JOB, launch)
-    old = status.model_copy(update={"updated": status.updated - timedelta(minutes=5)})
-    documents.write(rig.store, keys.status(JOB, launch), old)
-
-
 def test_nothing_is_said_when_everything_is_as_it_should_be(rig: Rig) -> None:
     deployed(rig)
     assert once(rig) == []
@@ -66,7 +54,7 @@ def test_nothing_is_said_when_everything_is_as_it_should_be(rig: Rig) -> None:
 
 def test_a_driver_that_nobody_holds_comes_back_from_its_checkpoint_and_says_why(rig: Rig) -> None:
     deployed(rig)
-    silent_long_ago(rig)
+    rig.died(JOB)
     rig.nodes.status = "RECOVERING"
     assert once(rig) == []
     rig.nodes.status = "ALIVE"
@@ -83,7 +71,7 @@ def test_a_driver_that_nobody_holds_comes_back_from_its_checkpoint_and_says_why(
 @pytest.mark.full
 def test_a_paused_job_and_one_of_a_stopped_cluster_are_left_alone(rig: Rig) -> None:
     deployed(rig)
-    silent_long_ago(rig)
+    rig.died(JOB)
     jobs.change(rig.store, JOB, {"paused": True}, jobs.record(rig.store, JOB).fence)
     assert once(rig) == []
     jobs.change(rig.store, JOB, {"paused": False}, jobs.record(rig.store, JOB).fence)
@@ -174,7 +162,7 @@ def test_a_damaged_record_of_one_job_does_not_keep_another_from_coming_back(rig:
     rig.publish("v1", ("a",), job="other")
     rig.engine().run(patient("deploy_job", job="other", version="v1"), rig.owner(), "deploy-other")
     rig.store.put(keys.record("other"), b'{"version": "v1"}')
-    silent_long_ago(rig)
+    rig.died(JOB)
     found = Reconciler(rig.engine(), rig.owner(), print, look_s=LOOK_S).look().findings
     assert [(item.scope, item.what, item.mends) for item in found] == [
         (JOB, "start", True), ("other", "trouble", False)
@@ -193,7 +181,7 @@ def test_a_damaged_record_of_one_job_does_not_keep_another_from_coming_back(rig:
 @pytest.mark.full
 def test_a_worker_that_cannot_be_started_does_not_keep_jobs_from_coming_back(rig: Rig) -> None:
     deployed(rig)
-    silent_long_ago(rig)
+    rig.died(JOB)
     rig.nodes.up = {"master", "node-1"}
     rig.nodes.broken = {"node-2"}
     said: list[str] = []
@@ -207,7 +195,7 @@ def test_a_worker_that_cannot_be_started_does_not_keep_jobs_from_coming_back(rig
 @pytest.mark.full
 def test_a_status_that_cannot_be_read_is_no_reason_to_leave_a_job_down(rig: Rig) -> None:
     deployed(rig)
-    silent_long_ago(rig)
+    rig.died(JOB)
     rig.root.put(keys.status(JOB, rig.record().launch), b"{")
     assert [line for line in once(rig) if "sums is started again" in line]
     rig.commits_more()
@@ -218,7 +206,7 @@ def test_a_status_that_cannot_be_read_is_no_reason_to_leave_a_job_down(rig: Rig)
 def test_what_came_back_since_the_first_look_is_left_alone(rig: Rig) -> None:
     """A look may be minutes old: other jobs had their turn, and the master started the driver itself."""
     deployed(rig)
-    silent_long_ago(rig)
+    rig.died(JOB)
     said: list[str] = []
     reconciler = Reconciler(rig.engine(), rig.owner(), said.append, look_s=LOOK_S)
     starting = [(record, look) for record, action, look in reconciler._jobs() if action.kind == "start"]
@@ -256,12 +244,8 @@ def two_down(rig: Rig) -> None:
     deployed(rig)
     rig.publish("v1", ("a",), job="other")
     rig.engine().run(patient("deploy_job", job="other", version="v1"), rig.owner(), "deploy-other")
-    rig.cluster.end()
     for job in (JOB, "other"):
-        launch = jobs.record(rig.store, job).launch
-        status = jobs.status(rig.store, job, launch)
-        old = status.model_copy(update={"updated": status.updated - timedelta(minutes=5)})
-        documents.write(rig.store, keys.status(job, launch), old)
+        rig.died(job)
 
 
 @pytest.mark.full
@@ -294,7 +278,7 @@ def test_a_job_without_room_beside_another_is_locked_and_comes_after_it(
 @pytest.mark.full
 def test_a_start_that_fails_says_why_and_leaves_no_lock(rig: Rig) -> None:
     deployed(rig)
-    silent_long_ago(rig)
+    rig.died(JOB)
     engine = rig.engine(submitter=SimpleNamespace(submit=refuse, room_for=rig.cluster.room_for))
     with pytest.raises(UnreachableError, match="away"):
         one_pass(Reconciler(engine, rig.owner(), rig.said.append, look_s=LOOK_S))
@@ -338,7 +322,7 @@ def test_a_manifest_that_cannot_be_read_does_not_keep_another_job_down(rig: Rig)
 @pytest.mark.full
 def test_a_start_that_was_given_up_is_not_begun_again_by_who_clears_its_task(rig: Rig) -> None:
     deployed(rig)
-    silent_long_ago(rig)
+    rig.died(JOB)
     reconciler = Reconciler(rig.engine(), rig.owner(), rig.said.append, look_s=LOOK_S)
     (item,) = reconciler.plan()
     reconciler.give_up(item, "The master is away.")

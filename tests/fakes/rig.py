@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from functools import cache
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext
@@ -332,6 +333,20 @@ class Rig:
         for task in tasks:
             engine.run_task(JOB, "left", task)
         self.runs.over[owner.run_id] = True
+
+    def died(self, job: str) -> None:
+        """Have a job's driver be dead for a while."""
+        found = jobs.record(self.store, job)
+        assert found is not None
+        launch = found.launch or ""
+        for name, process in self.cluster.processes:
+            if name == launch:
+                process.kill()
+                process.join(30)
+        status = jobs.status(self.store, job, launch)
+        assert status is not None
+        old = status.model_copy(update={"updated": status.updated - timedelta(minutes=5)})
+        documents.write(self.store, keys.status(job, launch), old)
 
     def record(self) -> records.JobRecord:
         """The job's, without the fence: each operation raises that, whatever else it does."""

@@ -197,7 +197,7 @@ def prune(
     if last or hourly or daily or weekly:
         keep = Keep(last=last or 1, hourly=hourly, daily=daily, weekly=weekly)
     if not apply:
-        done = housekeeping.plan(store, job, keep or housekeeping.keep_of(store, job), now())
+        done = housekeeping.plan(store, job, keep, now())
     elif without_airflow:
         operation = verbs.run(json, "apply_retention", without_airflow=True, job=job, keep=keep)
         done = Pruned.of(job, operation.facts("remove"))

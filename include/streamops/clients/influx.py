@@ -6,7 +6,7 @@ import csv
 import io
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -64,6 +64,18 @@ def obstacle(tags: Mapping[str, str], fields: Mapping[str, Value | str]) -> str:
         if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
             return f"field {field} is an integer beyond 64 bits"
     return ""
+
+
+def ping(settings: Settings) -> None:
+    """Make sure that InfluxDB answers at all. Raises UnreachableError."""
+    with closing(Points(settings)) as points:
+        points.ping()
+
+
+def write(settings: Settings, lines: Iterable[str]) -> None:
+    """Write line protocol once. Raises what ``Points.write_lines`` raises."""
+    with closing(Points(settings)) as points:
+        points.write_lines(lines)
 
 
 class Points:

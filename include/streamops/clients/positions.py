@@ -7,7 +7,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from streamops.clients.influx import Points
-from streamops.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -21,15 +20,8 @@ class Position:
     more: dict[str, Any]
 
 
-class Positions:
-    """Reads one installation's bucket. Raises (every method): what ``Points`` raises."""
-
-    def __init__(self, settings: Settings, timeout_s: float = 10.0) -> None:
-        self._points = Points(settings, timeout_s)
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._points.close()
+class Positions(Points):
+    """The installation's bucket as a map reads it."""
 
     def latest(self, measurement: str, minutes: int = 60) -> list[Position]:
         """The newest ping of each vehicle that pinged within the last minutes."""
@@ -48,7 +40,7 @@ class Positions:
             + ' |> pivot(rowKey: ["_time"], columnKey: ["_field"], valueColumn: "_value")'
         )
         asked = {"measurement": measurement, "since": timedelta(minutes=-minutes), **more}
-        found = [position(row) for row in self._points.records(query, asked)]
+        found = [position(row) for row in self.records(query, asked)]
         return sorted((item for item in found if item), key=lambda item: (item.vin, item.time))
 
 

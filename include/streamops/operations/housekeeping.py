@@ -89,8 +89,13 @@ def candidates(store: ObjectStore, job: str, but: str = "") -> list[Candidate]:
 
 
 def plan(store: ObjectStore, job: str, keep: Keep | None, moment: datetime, but: str = "") -> Pruned:
-    """What retention would do at a moment; nothing is touched. Without a rule every snapshot is kept."""
-    found = candidates(store, job, but)
+    """What retention would do at a moment; nothing is touched. Without a rule every snapshot is kept.
+
+    Args:
+        keep: instead of the rule of the job.
+        but: the operation that asks.
+    """
+    found, keep = candidates(store, job, but), keep or keep_of(store, job)
     if keep is None:
         kept = ("no rule: the definition has no snapshots.keep",)
         verdicts = tuple(Verdict(item.name, item.created, True, kept) for item in reversed(found))
@@ -106,6 +111,7 @@ def prune(
 
     Args:
         store: with the identity that may delete.
+        keep: instead of the rule of the job.
         by: who removes, for the record.
         but: the operation that does it.
     """

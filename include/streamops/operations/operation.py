@@ -67,8 +67,7 @@ class Request(BaseModel):
     @property
     def chosen(self) -> dict[str, Any]:
         """The fields that are not left as they are by default, each with its whole value."""
-        given = self.model_dump(mode="json", exclude_defaults=True)
-        return {name: value for name, value in self.model_dump(mode="json").items() if name in given}
+        return self.model_dump(mode="json", include={*self.model_dump(exclude_defaults=True)})
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:

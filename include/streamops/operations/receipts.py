@@ -82,9 +82,7 @@ def receipt(operation: Operation, state: str, ran: Mapping[str, Deployment] | No
         runbook=operation.request.runbook,
         state=state,
         reason=operation.reason,
-        requested_by=operation.owner.user,
-        owner=operation.owner.label(),
-        via=AIRFLOW if operation.owner.kind == "airflow" else HERE,
+        **asked_by(operation.owner),
         inputs=operation.request.chosen,
         began=operation.created,
         finished=moment,
@@ -104,6 +102,15 @@ def receipt(operation: Operation, state: str, ran: Mapping[str, Deployment] | No
     )
 
 
+def asked_by(owner: Owner) -> dict[str, Any]:
+    """The fields of a receipt that say who asked."""
+    return {
+        "requested_by": owner.user,
+        "owner": owner.label(),
+        "via": AIRFLOW if owner.kind == "airflow" else HERE,
+    }
+
+
 def unbegun(runbook: str, job: str, state: str, reason: str, owner: Owner, asked: Mapping[str, Any]) -> Receipt:
     """What there is to say of a request for which no operation began; it is shown, and not stored.
 
@@ -118,9 +125,7 @@ def unbegun(runbook: str, job: str, state: str, reason: str, owner: Owner, asked
         runbook=runbook,
         state=state,
         reason=reason,
-        requested_by=owner.user,
-        owner=owner.label(),
-        via=AIRFLOW if owner.kind == "airflow" else HERE,
+        **asked_by(owner),
         inputs=dict(asked),
         began=moment,
         finished=moment,

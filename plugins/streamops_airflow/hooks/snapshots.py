@@ -102,7 +102,7 @@ class SnapshotHook(StreamOpsHook):
 
     def would_prune(self, job: str, keep: Keep | None = None) -> Pruned:
         """What the job's retention rule, or another one, would keep and remove now, with the reason for each."""
-        return housekeeping.plan(self.store, job, keep or housekeeping.keep_of(self.store, job), now())
+        return housekeeping.plan(self.store, job, keep, now())
 
     def prune(self, job: str, keep: Keep | None = None) -> Pruned:
         """Apply the job's retention rule, or another one; an operation only if there is something to remove or free.

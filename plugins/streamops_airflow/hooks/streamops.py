@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
-from streamops.clients.influx import Points
+from streamops.clients import influx
 from streamops.cluster.supervised_nodes import SupervisedNodes
 from streamops.model.errors import RefusedError, StreamOpsError
 from streamops.operations import timeline
@@ -235,8 +235,8 @@ class StreamOpsHook(BaseHook):
             recount=self._recount,
             retention=lambda: self.retention,
             free_bytes=lambda: free_bytes(self.settings),
-            sinks_answer=lambda: Points(self.settings).ping(),
-            write_points=lambda lines: Points(self.settings).write_lines(lines),
+            sinks_answer=partial(influx.ping, self.settings),
+            write_points=partial(influx.write, self.settings),
             mark=lambda found, say: timeline.mark(self.settings, found, say),
             nodes=lambda: SupervisedNodes(self.settings),
         )

@@ -25,20 +25,18 @@ class ApplyRetention(JobRequest):
     keep: Keep | None = None
 
 
-def _rule(context: StepContext) -> Keep | None:
-    return context.asked(ApplyRetention).keep or housekeeping.keep_of(context.ports.store, context.job)
-
-
 def check(context: StepContext) -> Pruned:
     """Decide, so that the record says what a try that dies has removed."""
-    planned = housekeeping.plan(context.ports.store, context.job, _rule(context), now(), context.operation.id)
+    keep = context.asked(ApplyRetention).keep
+    planned = housekeeping.plan(context.ports.store, context.job, keep, now(), context.operation.id)
     return Pruned.model_validate(planned.told())
 
 
 def remove(context: StepContext) -> Pruned:
     """Decide again, since others may need a snapshot by now, and do it."""
     store, job, operation = context.ports.retention(), context.job, context.operation
-    done = housekeeping.prune(store, job, _rule(context), now(), operation.owner.label(), context.say, operation.id)
+    keep, by = context.asked(ApplyRetention).keep, operation.owner.label()
+    done = housekeeping.prune(store, job, keep, now(), by, context.say, operation.id)
     here = {verdict.name for verdict in done.verdicts}
     gone = [
         item
