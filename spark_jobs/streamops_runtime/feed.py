@@ -67,7 +67,14 @@ class Feed:
         return Handed(self._sink.tags, self._sink.time, self._add)
 
     def open(self) -> None:
-        """Become the only writer, and read what was handed on. Raises UnreachableError, LeaseLostError."""
+        """Become the only writer, and read what was handed on; one that is open stays so.
+
+        Raises:
+            UnreachableError: Kafka or the object store did not answer.
+            LeaseLostError: another driver writes the feed.
+        """
+        if self._producer is not None:
+            return
         self._ledger.ensure_topic(self.topic, config=_TOPIC)
         producer = confluent_kafka.Producer(
             {

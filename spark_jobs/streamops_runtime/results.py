@@ -314,6 +314,9 @@ class Results:
         """Take over from what read the results of this run while they might not be written; it is closed."""
         if reader._unwritten is not None:
             self._own = reader._unwritten, reader._next
+        if reader.feed is not None and self.feed is not None:
+            self.feed.close()
+            self.feed = reader.feed  # which knows what was handed on, and is still the only writer
 
     def look_back(self, watermark_ms: int | None, read: int) -> None:
         """Keep no more of the feed than what may change or is unread: the stage has committed this watermark."""
@@ -334,6 +337,8 @@ class Results:
             self._position = self._position.model_copy(update=own)
         elif (left := self._left()) and left.deployment == self._deployment > self._position.deployment:
             self._waiting = left
+            if not self._position.run:  # the version before ran in batches: none of these results counts
+                begin = end
         self._next = min(max(begin, self._position.offset), end)  # beyond the end if someone made the topic anew
         self._position = self._position.model_copy(update={"offset": self._next})
         self._points.begin_again(self._position.reached)
@@ -404,14 +409,18 @@ class Results:
         if self._passed is None and self._points.behind:
             self._passed = self._end_of_topic()
 
-    def close(self) -> None:
-        """End the thread; what is not written yet is still in the topic."""
+    def close(self, *, feed: bool = True) -> None:
+        """End the thread; what is not written yet is still in the topic.
+
+        Args:
+            feed: close the feed as well; otherwise another way out goes on with it.
+        """
         self._end.set()
         if self._thread is not None:
             self._thread.join(30)
         if self._consumer is not None:
             self._consumer.close()
-        if self.feed is not None:
+        if feed and self.feed is not None:
             self.feed.close()
         self._ledger.close()
 
@@ -626,6 +635,8 @@ class Results:
         if self._shadow:
             return
         written = self._position.offset  # before it is asked who stands by: a shadow's results all come later
+        if (own := self._waiting) is not None:
+            written = min(written, own.since)  # what it gave as a shadow is read again if it ends now
         with suppress(StreamOpsError):
             if self._standby() and (others := self._left()) and others.deployment > self._deployment:
                 written = min(written, others.since)

@@ -150,7 +150,7 @@ class ShadowRun:
             go_on: queries that are live go on; otherwise all end, because an unexpected driver took the lease before.
         """
         with ThreadPoolExecutor(len(self._readers)) as pool:  # nothing is written until all of them have ended
-            list(pool.map(Results.close, self._readers.values()))
+            list(pool.map(lambda reader: reader.close(feed=False), self._readers.values()))
         for stage in self.work.stages:
             if isinstance(stage.gate, Results):
                 stage.gate.go_on(self._readers[stage.name])

@@ -240,3 +240,59 @@ def test_a_version_that_takes_over_writes_what_it_gave_and_the_old_one_did_not_w
         assert [moment - now_ms for moment in sink.times] == written
     finally:
         results.close()
+
+
+@pytest.mark.parametrize(
+    ("killed", "written"),
+    [(False, [2000, 3000, 4000]), (True, [1000, 2000, 3000, 4000])],  # whose memory is gone reads all of it again
+)
+def test_what_a_shadow_gave_beside_a_version_in_batches_is_not_read_before_it_may_write(stack, job, killed, written):
+    """None of it counts for that version, and minutes of results would be read while nobody writes."""
+    store, servers, now_ms = ObjectStore(stack), stack.kafka_bootstrap_servers, int(time.time() * 1000)
+    lease = Lease(job=job, epoch=2, launch="l", deployment=2)
+    window = Window(kind="tumbling", time="t", size_us=1_000_000, slide_us=1_000_000)
+    note = Shadow(job=job, stage="counts", deployment=2, epoch=2, since=0)
+    documents.write(store, keys.shadow(job, "counts"), note)
+    sink, topic = Remembers(), keys.results_topic(job, "counts")
+    end_of_results(Ledger.at(servers), job, "counts")  # makes it
+
+    def way(*sinks: Remembers, **more: Any) -> Results:
+        feed = Feed(job, "counts", 2, servers, store, SINK, ("value",))
+        made = Results(
+            job, "counts", servers, store, sinks, lambda: None, lambda: lease, deployment=2, feed=feed, **more
+        )
+        made.know(window)
+        return made
+
+    producer = confluent_kafka.Producer({"bootstrap.servers": servers})
+
+    def give(run: int, *times: int) -> None:
+        for moment in times:
+            value = mark(2, run) + b"0 " + json.dumps(row("a", now_ms + moment, 1)).encode()
+            producer.produce(topic, value, f"{now_ms + moment}\x01a".encode(), partition=0)
+        assert producer.flush(30) == 0
+
+    reader, results = way(shadow=note), way(sink)
+    reader.open()
+    try:
+        give(SHADOW_RUN, 1000, 2000, 3000, 4000)
+        reader.others_wrote(now_ms + 1000)
+        wait_for(lambda: reader._next == 4 and reader._unwritten.count == 3, 60, "what the shadow gave")
+    finally:
+        reader.close(feed=killed)
+    try:
+        if not killed:
+            results.go_on(reader)
+        results.open()
+        assert results._next == 4
+        results._trim()  # must not take what is still to be read
+        results.settle()
+        wait_for(lambda: results.settled, 60, "the end of the topic")
+        run = 1 if killed else SHADOW_RUN
+        results.allow(2, run, kept=True)
+        give(run, 5000)
+        wait_for(lambda: sink.times[-1:] == [now_ms + 4000], 60, "what waited")
+        assert [moment - now_ms for moment in sink.times] == written
+        assert sorted(time - now_ms for _, time, _ in read(stack, job, 2)) == [1000, 2000, 3000, 4000]  # once
+    finally:
+        results.close()
