@@ -138,6 +138,5 @@ def session() -> Iterator[Session]:
         runbooks = Runbooks(airflow, demo.store)
         demo.wait_for_trades()
         demo.publish()
-        artifacts.publish(demo.store, demo.options.directory, "v3")
         runbooks.wait_ready(RUNBOOKS)
         yield Session(demo, runbooks, ledger, watcher, supervisor_pid(Layout.find().home))

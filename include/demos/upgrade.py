@@ -416,7 +416,7 @@ def summary(report: dict[str, Any]) -> list[str]:
         told = f"{item['seconds']:.1f} s without a commit" if item["seconds"] is not None else "new in this version"
         lines.append(f"  stage    {stage}: {told}")
     pause = upgrade["longest_pause_s"]
-    lines.append(f"  felt     {f'{pause:.1f} s' if pause else 'unknown'}: longest time without a new avg_1s point")
+    lines.append(f"  felt     {_seconds(pause)}: longest time without a new avg_1s point")
     for step in upgrade["steps"]:
         if step["ended_ms"] is not None:
             lines.append(f"  step     {(step['ended_ms'] - step['started_ms']) / 1000:6.1f} s  {step['title']}")
