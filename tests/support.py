@@ -177,13 +177,23 @@ def works_again(job: FreshJob, epoch_above: int = -1) -> bool:
     return held and lease.epoch > epoch_above and job.runs(record.version) and working(status)
 
 
+def wait_works(job: FreshJob, seconds: float, epoch_above: int = -1, read: int = 0) -> None:
+    """Wait until the job works, and has read its topic up to an offset; say what there is instead."""
+    try:
+        wait_for(lambda: works_again(job, epoch_above) and job.read() >= read, seconds, f"{job.name} working")
+    except AssertionError as error:
+        processes = {item.pid: item.info["cmdline"][:1] for item in drivers(job.name)}
+        seen = (job.record(), jobs.lease(job.store, job.name), job.status(), processes)
+        raise AssertionError("\n".join(map(str, (error, *seen)))) from error
+
+
 def working(status: DriverStatus) -> bool:
     return bool(status.stages) and all(stage.commits > 0 for stage in status.stages.values())
 
 
 def invariant(job: FreshJob, start: Mark, seconds: float = 360) -> Report:
     """Invariant I: every event counted once, one driver at most, a true record, the last snapshot intact."""
-    wait_for(lambda: works_again(job), seconds, f"{job.name} working")
+    wait_works(job, seconds)
     job.caught_up(seconds)
     report = recount_job(job.settings, job.store, job.name, since=start.since)
     wait_for(lambda: len(pythons(job.name)) == 1, 180, "one driver only")

@@ -61,7 +61,7 @@ from streamops.upkeep import scheduled, scratch
 from streamops.versions import artifacts
 from streamops_runtime import validate
 from streamops_runtime.local import local_spark
-from support import Operator, Servers, first_members, pythons, silent, works_again
+from support import Operator, Servers, first_members, pythons, silent, wait_works
 
 pytestmark = [pytest.mark.stack, pytest.mark.full]
 BACK = {**PATIENT, "probation_s": 5, "accept_loss": ["avg_1m", "vol_1s"]}  # v1 has no such stages
@@ -90,14 +90,14 @@ def running(airflow: Airflow, job: FreshJob) -> FreshJob:
         run_to_end(airflow, "deploy_job", {"job": job.name, "version": "v2", **PATIENT})
     elif record.desired != "running":
         run_to_end(airflow, "start_job", {"job": job.name, **PATIENT})
-    wait_for(lambda: works_again(job), RUN_S, f"{job.name} working")
+    wait_works(job, RUN_S)
     job.caught_up(RUN_S)
     return job
 
 
 def exact(job: FreshJob) -> None:
     """Every event so far counts once, and one driver works."""
-    wait_for(lambda: works_again(job), RUN_S, f"{job.name} working")
+    wait_works(job, RUN_S)
     job.caught_up(RUN_S)
     report = job.recount()
     assert report.clean, report.reason
@@ -259,7 +259,7 @@ def test_a_snapshot_that_is_due_is_taken_and_once(airflow, running):
 @pytest.fixture(scope="module")
 def good(job: FreshJob) -> str:
     """A snapshot of v2 at work."""
-    wait_for(lambda: works_again(job), RUN_S, f"{job.name} working")
+    wait_works(job, RUN_S)
     Operator(job.settings).run("snapshot_job", job.name, snapshot="good")
     return "good"
 
@@ -319,7 +319,7 @@ def test_a_driver_that_the_master_no_longer_holds_is_brought_back(airflow, runni
     wait_for(lambda: not pythons(job.name), RUN_S, "the end of the driver")
     wait_for(lambda: (said := job.status()) and (silent(said) or said.state in FINAL), RUN_S, "its silence")
     with at_work(job.settings, "reconcile"):
-        wait_for(lambda: works_again(job, epoch_above=lease.epoch), RUN_S, "the job's return")
+        wait_works(job, RUN_S, lease.epoch)
     healed = list_operations(job.store, job.name)[-1]
     assert (healed.request.runbook, healed.owner.dag_id) == ("recover_job", "reconcile")
     heal = "\n".join(airflow.log("reconcile", healed.owner.run_id, "heal", 1, 0))
@@ -545,6 +545,6 @@ def test_after_a_power_cut_up_brings_the_running_job_back(running):
         with suppress(psutil.NoSuchProcess):
             process.kill()
     lifecycle.up(servers.layout.home, generator=False)  # at once, while a large one still holds its ports
-    wait_for(lambda: works_again(job), RUN_S, f"{job.name} working")
+    wait_works(job, RUN_S)
     assert (job.record().launch, job.record().deployment) == (before.launch, before.deployment)
     exact(job)

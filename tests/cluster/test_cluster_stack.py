@@ -30,7 +30,7 @@ from streamops.settings import Settings
 from streamops.store import locks
 from streamops.store.object_store import ObjectStore
 from streamops.versions import artifacts
-from support import Operator, first_members, hosting, invariant, mark, works_again
+from support import Operator, first_members, hosting, invariant, mark, wait_works
 
 pytestmark = [pytest.mark.stack, pytest.mark.long]
 RUNBOOKS = ("deploy_job", "cancel_job", "shutdown_cluster", "restart_cluster", "scale_cluster")
@@ -135,7 +135,7 @@ def test_growing_losing_a_node_and_shrinking_while_the_job_runs(stack, job, runb
     private = passwords(stack.nodes_private_file)
     node = nodes.inventory.node(victim)
     Supervisor(node.supervisor, private["user"], private["password"]).signal(node.program, "KILL")
-    wait_for(lambda: works_again(job, start.epoch), 600, "a new driver at work")
+    wait_works(job, 600, start.epoch)
     invariant(job, start)
     wait_for(lambda: look(stack, job.store).ready == 3, 300, "all members")
 

@@ -17,7 +17,7 @@ from streamops.model.names import CLUSTER
 from streamops.model.records import State
 from streamops.settings import REPOSITORY, Settings
 from streamops.store import jobs, locks
-from support import Operator, Servers, pythons, works_again
+from support import Operator, Servers, pythons, wait_works
 
 RATE, SYMBOLS = 1000, 20
 _results: list[dict[str, object]] = []
@@ -87,11 +87,19 @@ def job(shared: FreshJob, operator: Operator, servers: Servers) -> FreshJob:
     status = shared.status()
     if shared.record().desired != "running":
         operator.run("start_job", shared.name)
-    elif status is None or status.state == State.FAILED:
+    elif status is None or status.state == State.FAILED or not _works(shared):
         operator.run("cancel_job", shared.name)
         operator.run("start_job", shared.name)
-    wait_for(lambda: works_again(shared), 360, f"{shared.name} working")
+    wait_works(shared, 360)
     return shared
+
+
+def _works(job: FreshJob) -> bool:
+    try:
+        wait_works(job, 180)
+    except AssertionError:
+        return False
+    return True
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from streamops.spark import jvm
 from streamops.spark.submission import Submission
 from streamops.store import documents, jobs, keys, leases
 from streamops.versions import artifacts
-from support import drivers, executors, invariant, mark, of_launch, pythons, works_again
+from support import drivers, executors, invariant, mark, of_launch, pythons, wait_works
 
 pytestmark = [pytest.mark.stack, pytest.mark.full]
 
@@ -51,7 +51,7 @@ def test_a_killed_driver_is_back_by_itself_in_less_than_twice_a_start(job, seed,
     for victim in victims:
         with contextlib.suppress(psutil.NoSuchProcess):  # one may take the other with it
             victim.kill()
-    wait_for(lambda: works_again(job, start.epoch), 450, "a new driver at work")
+    wait_works(job, 450, start.epoch)
     assert recovered(began) < 2 * cold
     assert not [item for item in both if alive(item)]
     assert jobs.lease(job.store, job.name).launch == before.launch  # relaunched by the master, not by a runbook
@@ -80,7 +80,7 @@ def test_a_paused_driver_that_wakes_up_after_a_takeover_does_not_write(job, oper
             operator.run("start_job", job.name)
         else:
             take_over(job, operator)
-        wait_for(lambda: works_again(job, start.epoch), 360, "the new driver at work")
+        wait_works(job, 360, start.epoch)
         recovered(began)
         held = jobs.lease(job.store, job.name)
         batch = job.status().stages["avg_1s"].batch_id

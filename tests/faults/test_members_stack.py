@@ -23,7 +23,7 @@ from streamops.model.errors import LockedError
 from streamops.operations.follow import request
 from streamops.operations.operation import Operation
 from streamops.store import jobs
-from support import first_members, hosting, invariant, mark, works_again
+from support import first_members, hosting, invariant, mark, wait_works
 
 pytestmark = [pytest.mark.stack, pytest.mark.full]
 
@@ -73,7 +73,7 @@ def test_every_process_of_the_cluster_is_killed_at_once(job, servers, seed, reco
     for process in spark:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
-    wait_for(lambda: works_again(job, start.epoch), 900, "the job at work again")
+    wait_works(job, 900, start.epoch)
     recovered(began)
     invariant(job, start)
 

@@ -23,7 +23,7 @@ from streamops.operations.follow import request as ask
 from streamops.settings import REPOSITORY
 from streamops.spark import checkpoints
 from streamops.store import jobs, keys
-from support import Operator, Servers, drivers, invariant, mark, works_again
+from support import Operator, Servers, drivers, invariant, mark, wait_works
 
 pytestmark = [pytest.mark.stack, pytest.mark.full]
 
@@ -85,7 +85,7 @@ def goes_wrong(operator: Operator, job: FreshJob, version: str, probation_s: int
     assert told.index("events again") < told.index("Undo step dismiss") < told.index("It cost:")
     receipt = receipts.read(job.store, job.name, name)
     assert receipt.cost["again"]["avg_1s"] > 0
-    wait_for(lambda: works_again(job, start.epoch), 270, "the old version at work")
+    wait_works(job, 270, start.epoch)
     invariant(job, start)
 
 

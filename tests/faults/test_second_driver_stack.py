@@ -14,7 +14,7 @@ from streamops.model.records import DriverStatus, State
 from streamops.recount.recounting import recount_job
 from streamops.store import documents, jobs, keys
 from streamops.upkeep.reconciler import Reconciler
-from support import Operator, mark, pythons, works_again
+from support import Operator, mark, pythons, wait_works
 
 pytestmark = [pytest.mark.stack, pytest.mark.full, pytest.mark.long]
 
@@ -76,7 +76,7 @@ def test_the_second_driver_takes_over_when_the_first_is_killed(job, operator):
         assert first is not None
         (victim,) = [item for item in pythons(job.name) if item.pid == first.pid]
         victim.kill()
-        wait_for(lambda: works_again(job, start.epoch), 360, "the second driver at work")
+        wait_works(job, 360, start.epoch)
         now = job.status()
         assert now is not None
         assert now.holder == spare.holder

@@ -9,7 +9,7 @@ import pytest
 from fresh_job import wait_for
 from streamops.model.errors import UnreachableError
 from streamops.model.records import State
-from support import invariant, mark, works_again
+from support import invariant, mark, wait_works
 
 pytestmark = [pytest.mark.stack, pytest.mark.full]
 OUTAGE_S = 20
@@ -30,7 +30,7 @@ def test_the_object_store_is_away(job, operator, servers, recovered):
         servers.start("minio")
     began = time.monotonic()
     written = job.end()
-    wait_for(lambda: works_again(job) and job.read() >= written, 540, "the job at work again")
+    wait_works(job, 540, read=written)
     recovered(began)
     assert (job.record().launch, job.record().deployment) == (before.launch, before.deployment)
     invariant(job, start)
@@ -42,7 +42,7 @@ def test_a_killed_broker_comes_back_and_nothing_is_lost(job, servers, recovered)
     servers.kill("kafka")
     wait_for(lambda: job.end() > before + 2000, 270, "new trades")
     written = job.end()
-    wait_for(lambda: works_again(job) and job.read() >= written, 360, "the job at work again")
+    wait_works(job, 360, read=written)
     recovered(began)
     invariant(job, start)
 
@@ -59,7 +59,7 @@ def test_influxdb_is_away(job, servers, recovered):
         servers.start("influxd")
     began = time.monotonic()
     written = job.end()
-    wait_for(lambda: works_again(job) and job.read() >= written, 360, "the job at work again")
+    wait_works(job, 360, read=written)
     recovered(began)
     now = job.status()
     assert now.epoch == start.epoch  # batches were retried; no driver had to die for it

@@ -18,7 +18,7 @@ from streamops.operations.runbooks import RUNBOOKS
 from streamops.settings import Settings
 from streamops.store import documents, keys
 from streamops.store.object_store import Copied, ObjectStore
-from support import Killed, attempts, invariant, mark, pythons, works_again
+from support import Killed, attempts, invariant, mark, pythons, wait_works
 
 pytestmark = pytest.mark.stack
 
@@ -164,7 +164,7 @@ def test_a_version_that_dies_on_its_first_batch_gives_way_to_the_old_one(job, op
     record = job.record()
     assert (record.desired, record.version) == ("running", old.version)
     assert record.deployment == old.last_deployment + 2  # restored from the snapshot, beside the failed one
-    wait_for(lambda: works_again(job, start.epoch), 180, "the old version at work")
+    wait_works(job, 180, start.epoch)
     recovered(began)
     wait_for(lambda: len(pythons(job.name)) == 1, 180, "the end of the broken driver")
     assert '"undone"' in job.store.get(keys.receipt(job.name, operation)).body.decode()

@@ -14,7 +14,7 @@ from fresh_job import wait_for
 from streamops import snapshots
 from streamops.cluster import record as cluster_record
 from streamops.model.records import FINAL, DriverStatus, State
-from support import first_members, invariant, mark, on_cluster, works_again
+from support import first_members, invariant, mark, on_cluster, wait_works
 
 pytestmark = [
     pytest.mark.stack,
@@ -76,5 +76,5 @@ def test_full_disks_of_workers_fail_loudly_and_the_job_goes_on_when_there_is_spa
     if job.status().state is State.FAILED:  # it gave up, and said so: someone has to start it
         operator.run("cancel_job", job.name)
         operator.run("start_job", job.name)
-    wait_for(lambda: works_again(job), 720, "the job at work again")
+    wait_works(job, 720)
     invariant(job, start)

@@ -13,7 +13,7 @@ import pytest
 from fakes import object_server
 from fakes.rig import Rig
 from streamops import snapshots
-from streamops.model.errors import StreamOpsError
+from streamops.model.errors import StreamOpsError, UnreachableError
 
 pytestmark = [
     pytest.mark.full,
@@ -57,6 +57,14 @@ def fill(place: Path) -> Path:
     return filler
 
 
+def takes(rig: Rig) -> bool:
+    try:
+        rig.store.put("room", b"")
+    except UnreachableError:
+        return False
+    return True
+
+
 def test_a_full_object_store_fails_loudly_and_keeps_what_it_has(rig: Rig, disk: Path) -> None:
     rig.run("deploy_job", version="v1")
     rig.run("snapshot_job", snapshot="good")
@@ -71,6 +79,7 @@ def test_a_full_object_store_fails_loudly_and_keeps_what_it_has(rig: Rig, disk: 
     launch = str(rig.record().launch)
     rig.wait(lambda: launch not in rig.cluster.alive(), "the end of the driver that cannot write")
     filler.unlink()
+    rig.wait(lambda: takes(rig), "a store that knows that its disk has room")  # a driver that begins before dies too
     rig.cluster.relaunch(launch)  # as the master would
     rig.commits_more(windows=4)
     rig.run("snapshot_job", snapshot="later")

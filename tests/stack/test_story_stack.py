@@ -20,7 +20,7 @@ from streamops.operations.runbooks import RUNBOOKS
 from streamops.settings import REPOSITORY, Settings
 from streamops.store import jobs
 from streamops.versions import artifacts
-from support import Operator, first_members, pythons, works_again
+from support import Operator, first_members, pythons, wait_works
 
 pytestmark = [pytest.mark.stack, pytest.mark.ui]
 RUN_S = 600  # finds what hangs
@@ -187,7 +187,7 @@ def test_a_killed_driver_comes_back_by_itself(job):
     epoch = jobs.lease(job.store, job.name).epoch
     (driver,) = pythons(job.name)
     driver.kill()
-    wait_for(lambda: works_again(job, epoch_above=epoch), RUN_S, "the driver's return")
+    wait_works(job, RUN_S, epoch)
     job.caught_up(RUN_S)
     wait_for(lambda: len(pythons(job.name)) == 1, RUN_S, "one driver only")
 
@@ -210,7 +210,7 @@ def test_the_cluster_grows_and_shrinks_under_the_job(airflow, job, stack):
         run = run_to_end(airflow, "scale_cluster", {"size": size, **PATIENT})
         assert run.state == "success", states(airflow, run)
         assert len(present(nodes.inventory, nodes.master())) == size
-        wait_for(lambda: works_again(job), RUN_S, f"{job.name} working on {size} members")
+        wait_works(job, RUN_S)
 
 
 def test_cancel_stops_the_job_and_every_event_is_counted_once(airflow, job):
