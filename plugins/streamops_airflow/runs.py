@@ -23,11 +23,14 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 # Every step is idempotent and continues at what is recorded, so another try is safe; a refusal is never retried.
+# The tries reach over a server that is away for a minute: they pause for 5, 10, 20, 30 and 30 s at least.
 # The timeout ends what no deadline of a step or of a client does; a copy of some terabytes ends before. Then the
 # teardowns run. Airflow's dagrun_timeout would skip them.
 RETRIES: dict[str, Any] = {
-    "retries": 2,
+    "retries": 5,
     "retry_delay": timedelta(seconds=5),
+    "retry_exponential_backoff": 2,
+    "max_retry_delay": timedelta(seconds=30),
     "execution_timeout": timedelta(hours=6),
 }
 _FINISHED = {"success": True, "failed": True, "queued": False, "running": False}

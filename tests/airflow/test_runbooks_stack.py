@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import timedelta
@@ -403,6 +404,22 @@ def upgraded(airflow: Airflow, job: FreshJob) -> Run:
         version = "v1" if job.record().version == "v2" else "v2"
         return run_to_end(airflow, "upgrade_job", {"job": job.name, "version": version, **COLD})
     return airflow.run("upgrade_job", done.value.owner.run_id)
+
+
+@pytest.mark.long
+def test_a_run_goes_on_after_a_minute_without_the_object_store(airflow, running):
+    servers = Servers()
+    servers.stop("minio")
+    until = time.monotonic() + 60
+    try:
+        run = airflow.trigger("snapshot_job", {"job": running.name, "snapshot": "patient"})
+        wait_for(lambda: time.monotonic() > until, 61, "a minute")
+        assert airflow.run(run.dag_id, run.run_id).state == "running"
+    finally:
+        servers.start("minio")
+    assert ended(airflow, run).state == "success"
+    snapshots.verify(running.store, snapshots.load(running.store, running.name, "patient"))
+    exact(running)
 
 
 @pytest.mark.long
