@@ -34,7 +34,8 @@ from streamops.recount.recounting import recount_job
 from streamops.recount.report import Report
 from streamops.settings import Settings
 from streamops.store import documents, jobs, keys, locks
-from streamops.wiring import local_ports
+from streamops.store.object_store import ObjectStore
+from streamops.wiring import ports
 
 READY: dict[str, Callable[[Layout], str]] = {
     "kafka": ready.kafka,
@@ -70,7 +71,9 @@ class Operator:
     said: list[str] = field(default_factory=list)
 
     def ports(self, **changes: Any) -> Ports:
-        return replace(local_ports(self.settings, self.owners), **{"adopt_wait_s": 60.0, **changes})
+        return replace(
+            ports(self.settings, self.owners, ObjectStore(self.settings)), **{"adopt_wait_s": 60.0, **changes}
+        )
 
     def engine(self, at_point: Callable[[str, str], None] = lambda step, when: None, **changes: Any) -> Engine:
         return Engine(self.ports(**changes), self._say, at_point)

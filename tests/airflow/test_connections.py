@@ -150,7 +150,7 @@ def test_a_connection_test_names_each_server_that_does_not_answer(
         raise UnreachableError("Kafka at 127.0.0.1:1 did not answer; retry.")
 
     asked = {"Object store": lambda: None, "Kafka": refuse, "InfluxDB": lambda: None}
-    monkeypatch.setattr("streamops.wiring.questions", lambda settings: asked)
+    monkeypatch.setattr("streamops_airflow.hooks.streamops.questions", lambda settings: asked)
     assert StreamOpsHook().test_connection() == (False, "Kafka at 127.0.0.1:1 did not answer; retry.")
     asked.pop("Kafka")
     assert StreamOpsHook().test_connection() == (True, "Object store, InfluxDB: all answer.")

@@ -131,8 +131,8 @@ def engine(
         UnreachableError: a server that is needed to judge the owner does not answer.
     """
     from streamops.operations.engine import Engine
-    from streamops.wiring import local_ports
+    from streamops.wiring import ports
 
     if not settings.spark_home:
         raise UnreachableError("This host cannot submit drivers (SPARK_HOME is empty); run this where the stack is.")
-    return Engine(local_ports(settings, owners or Owners(settings), store), say)
+    return Engine(ports(settings, owners or Owners(settings), store), say)

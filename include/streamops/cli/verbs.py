@@ -143,11 +143,11 @@ def run(json: bool, runbook: str, *, without_airflow: bool = False, **values: An
 def preview(json: bool, asked: Request) -> None:
     """Check a request without acting: what its first step says, and the plan that the real run carries out."""
     from streamops.operations.engine import Engine
-    from streamops.wiring import local_ports
+    from streamops.wiring import ports
 
     settings, said = console.settings(), list[str]()
-    ports = local_ports(settings, here.Owners(settings))
-    facts = Engine(ports, said.append).preview(asked, Owner(kind="cli", user=current_user()))
+    acting = ports(settings, here.Owners(settings), ObjectStore(settings))
+    facts = Engine(acting, said.append).preview(asked, Owner(kind="cli", user=current_user()))
     steps = [{"step": step.name, "task": step.task, "title": step.title} for step in runbooks.of(asked).plan(asked)]
     if json:
         console.show_json({"request": asked, "plan": steps, "check": facts})

@@ -4,31 +4,25 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property, partial
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
-from streamops.clients import influx
-from streamops.cluster.supervised_nodes import SupervisedNodes
 from streamops.model.errors import RefusedError, StreamOpsError
-from streamops.operations import timeline
 from streamops.operations.engine import Engine
-from streamops.operations.ports import Ports
 from streamops.settings import Settings
 from streamops.spark.submitter import SparkSubmitter
 from streamops.store.object_store import ObjectStore
-from streamops.store.room import free_bytes
+from streamops.wiring import ports, questions
 from streamops_airflow import runs
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection, Context
 
-    from streamops.clients.kafka import Ledger
     from streamops.model.owner import Owner
-    from streamops.model.records import Offsets
     from streamops.spark.submission import Submission
 
 # A task's log is the operation's audit; what the client says of its connections does not belong there.
@@ -99,22 +93,6 @@ class _Submitter(SparkSubmitter):
     def submit(self, submission: Submission) -> str:
         """Spark's id of the driver."""
         return self.put(submission)
-
-
-class _LateLedger:
-    """The ledger, whose client is loaded when a step asks: most tasks never do, and each starts a new process."""
-
-    def __init__(self, settings: Settings) -> None:
-        self.settings = settings
-
-    @cached_property
-    def _ledger(self) -> Ledger:
-        from streamops.clients.kafka import Ledger
-
-        return Ledger(self.settings)
-
-    def __getattr__(self, question: str) -> Any:
-        return getattr(self._ledger, question)
 
 
 def _nothing(submission: Submission) -> str:
@@ -194,8 +172,6 @@ class StreamOpsHook(BaseHook):
 
     def test_connection(self) -> tuple[bool, str]:
         """Ask each server one small question; one that does not answer is named, with its address."""
-        from streamops.wiring import questions  # loads every client
-
         try:
             asked = questions(self.settings)
         except KeyError as error:
@@ -227,20 +203,8 @@ class StreamOpsHook(BaseHook):
             at_point: called before and after each side effect.
             forgotten: whether Airflow says that it knows no such run.
         """
-        ports = Ports(
-            store=self.store,
-            submitter=_Submitter(self.settings, submit),
-            ledger=_LateLedger(self.settings),
-            owners=_Owners(finished, forgotten),
-            recount=self._recount,
-            retention=lambda: self.retention,
-            free_bytes=lambda: free_bytes(self.settings),
-            sinks_answer=partial(influx.ping, self.settings),
-            write_points=partial(influx.write, self.settings),
-            mark=lambda found, say: timeline.mark(self.settings, found, say),
-            nodes=lambda: SupervisedNodes(self.settings),
-        )
-        return Engine(ports, say, at_point)
+        found = ports(self.settings, _Owners(finished, forgotten), self.store, _Submitter(self.settings, submit))
+        return Engine(replace(found, retention=lambda: self.retention), say, at_point)
 
     def task_engine(
         self, context: Context, say: Callable[[str], None], submit: Callable[[Submission], str] = _nothing
@@ -261,8 +225,3 @@ class StreamOpsHook(BaseHook):
         from streamops_airflow.hooks.driver_submit import DriverSubmitHook  # loads the provider
 
         return DriverSubmitHook(self.settings, submission, self.services["spark"]).submit()
-
-    def _recount(self, job: str, since: Offsets | None) -> dict[str, Any]:
-        from streamops.recount.recounting import recount_job  # loads much that no other task needs
-
-        return recount_job(self.settings, self.store, job, since).model_dump(mode="json")
