@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,8 +16,9 @@ from streamops.model.definitions import Keep, Snapshots
 from streamops.model.errors import DefinitionError, StreamOpsError
 from streamops.model.schedules import due
 from streamops.operations import housekeeping
-from streamops.settings import Settings
+from streamops.settings import REPOSITORY, Settings
 from streamops.upkeep import scheduled
+from streamops.versions.template import write_new
 
 HOURLY, CRON = Snapshots(every="1 hour"), Snapshots(cron="30 2 * * 1-5")
 LONG_AGO = datetime(2026, 1, 1, tzinfo=UTC)
@@ -96,6 +98,17 @@ def test_a_cron_that_never_comes_is_refused(cron: str) -> None:
 @pytest.mark.parametrize("cron", ["0 * * * *", "* * * * *", "*/5 * * * *", "30 2 * * 1-5", "0 3 1 * *", "0 0 29 2 *"])
 def test_a_good_cron_passes(cron: str) -> None:
     schedules.require_valid(Snapshots(cron=cron))
+
+
+def test_shipped_and_new_jobs_have_a_schedule_and_a_rule_for_keeping(tmp_path: Path) -> None:
+    write_new(tmp_path / "clicks")
+    shipped = [*(REPOSITORY / "spark_jobs").glob("*/v*.yaml"), tmp_path / "clicks" / "v1.yaml"]
+    assert len(shipped) > 8
+    for path in shipped:
+        found = definitions.load(path).snapshots
+        assert found is not None, path
+        assert found.every or found.cron, path
+        assert found.keep is not None, path
 
 
 @pytest.mark.full
