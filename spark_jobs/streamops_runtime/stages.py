@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -27,6 +27,7 @@ from streamops_runtime.streams import Places, raw_stream
 LIVE_BATCH_S = 10  # between two commits in real time; results pause while one is made
 FAR_S = 30.0  # of reading at its present pace: a live stage that is so far behind gets there sooner in batches
 FEW_ROWS = 100.0  # a second; one that reads fewer is not judged by them
+_STARTS = 32  # at once
 
 log = logging.getLogger("stages")
 
@@ -101,6 +102,12 @@ def first(stages: Sequence[RunningStage], continued: Collection[str], *, warm: b
     """
     going_on = [stage for stage in stages if stage.name in continued or stage.query]  # a shadow's queries run already
     return {stage.name for stage in ((going_on or stages) if warm else stages[:1])}
+
+
+def at_once(start: Callable[[RunningStage], None], ready: Iterable[RunningStage]) -> None:
+    """Start stages, each as soon as it is found ready: a start, and whether the next one is ready, wait for servers."""
+    with ThreadPoolExecutor(_STARTS) as pool:  # threads begin as they are needed
+        list(pool.map(start, ready))
 
 
 def forgive(stages: Iterable[RunningStage], commits: Mapping[str, int]) -> None:

@@ -275,7 +275,7 @@ class Work:
         first = stages.first(self.stages, self.continued, warm=at_once)
         for stage in self.stages:
             stage.held = stage.name not in first
-        _at_once(self._start, [stage for stage in self.stages if not stage.held])
+        stages.at_once(self._start, [stage for stage in self.stages if not stage.held])
         driver.mark("start")
         try:
             return self._watch(driver, held)
@@ -378,7 +378,7 @@ class Work:
         if held and (late or all(self._works(stage) for stage in self.stages if not stage.held)):
             for stage in held:
                 stage.held = False
-            _at_once(self._start, held)
+            stages.at_once(self._start, held)
 
     def _works(self, stage: RunningStage) -> bool:
         """Whether a stage has given results, or cannot for now."""
@@ -580,7 +580,7 @@ class Work:
             log.error("%s did not end at a boundary; the driver ends, the last commits count", ", ".join(left))
             return False
         self.stopping.clear()
-        _at_once(self._start, self.stages)
+        stages.at_once(self._start, self.stages)
         self.placement.placed(placement.executors(self.spark), time.monotonic())
         driver.phases_ms["redistribute"] = int((time.monotonic() - begun) * 1000)
         log.info(
@@ -627,7 +627,7 @@ class Work:
 
     def _look_after_queries(self, driver: Driver) -> int | None:
         """Start failed queries again in the warm driver; an exit code when that does not help."""
-        _at_once(self._query, [stage for stage in self.stages if self._advance(stage)])
+        stages.at_once(self._query, (stage for stage in self.stages if self._advance(stage)))
         for stage in self.stages:
             if not stage.ended:
                 continue
@@ -688,13 +688,6 @@ class Work:
                 return False
             time.sleep(0.02)
         return True
-
-
-def _at_once(start: Callable[[RunningStage], None], stages: list[RunningStage]) -> None:
-    """Start all of them; each start waits for the object store several times."""
-    if stages:
-        with ThreadPoolExecutor(len(stages)) as pool:
-            list(pool.map(start, stages))
 
 
 def _longest(durations_ms: Mapping[str, int]) -> str:

@@ -1,10 +1,12 @@
-"""Which stages start first, what is remembered of their failures, and when a live one is too far behind."""
+"""Which stages start first and when, what is remembered of their failures, and when a live one is too far behind."""
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
 from typing import Any
 
-from streamops_runtime.stages import RunningStage, far, first, forgive
+from streamops_runtime.stages import RunningStage, at_once, far, first, forgive
 
 NO_GATE: Any = None
 
@@ -46,3 +48,21 @@ def test_a_shadow_that_may_write_goes_on_with_all_its_stages() -> None:
     query: Any = object()
     stages = [RunningStage("old", NO_GATE, query=query), RunningStage("refilled", NO_GATE, query=query)]
     assert first(stages, {"old": 7}, warm=True) == {"old", "refilled"}
+
+
+def test_a_stage_starts_while_the_next_one_is_still_asked_whether_it_is_ready() -> None:
+    """Each is asked about at several servers; nobody's first result waits for what concerns the others."""
+    seconds, minutes = RunningStage("seconds", NO_GATE), RunningStage("minutes", NO_GATE)
+    starts, started = threading.Event(), list[str]()
+
+    def ready() -> Iterator[RunningStage]:
+        yield seconds
+        assert starts.wait(10)
+        yield minutes
+
+    def start(stage: RunningStage) -> None:
+        started.append(stage.name)
+        starts.set()
+
+    at_once(start, ready())
+    assert started == ["seconds", "minutes"]
