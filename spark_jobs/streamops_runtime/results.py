@@ -258,6 +258,7 @@ class Results:
         self._written_ms = _NEVER  # up to there it has
         self._own: tuple[Held, int] | None = None  # results of this run that were read before, and the next to read
         self._goes_on_at: int | None = None  # the next result to read, which is not the one after the last
+        self._again_at: int | None = None  # where what is given again begins, by queries that replace a shadow's
         self._position = ResultsPosition(job=job, stage=stage)
         self._saving = threading.Lock()
         self._holding = threading.Lock()  # points that wait, between the driver's thread and this stage's own
@@ -352,7 +353,9 @@ class Results:
         assert self._consumer is not None
         self.live, self.failure, self._passed = False, None, None
         self._settled.clear()
-        self._settling = True
+        self._settling = self._waiting is None or self._position.run > 0  # else there is nothing that counts
+        if not self._settling:
+            self._settled.set()
 
     @property
     def settled(self) -> bool:
@@ -363,7 +366,8 @@ class Results:
         """From here on, results of this run count, and of what came before those that wait for their window's end.
 
         Args:
-            kept: the stage continues its state. Else what waits is left out: it is of windows that are no more.
+            kept: the stage continues its state. Else what waits of the version before is left out: it is of windows
+                that are no more. What this deployment gave before it might write counts either way.
 
         Raises:
             LeaseLostError: a later writer has stored its own position.
@@ -373,13 +377,13 @@ class Results:
         with self._holding:
             points, own = self._points if kept else self._none(), self._own
             reached = {part: min(at, latest) for part, at in points.reached.items()}
-            waiting, last, following = self._waiting if kept else None, self._position, self._next
+            waiting, last, following = self._waiting, self._position, self._next
             # What others gave beside a shadow it gives itself, and what they gave last may be older than its own.
             until = min(following, waiting.since) if waiting else following
             before = [*last.before, EarlierRun(epoch=last.epoch, run=last.run, until=until)]
             if waiting and (epoch, run) != (waiting.epoch, waiting.run):  # its queries have ended
                 before.append(EarlierRun(epoch=waiting.epoch, run=waiting.run, until=following))
-                own = None
+                own, self._again_at = None, following
             fresh = self._none()
             fresh.begin_again(reached)
             if not waiting:
@@ -562,7 +566,9 @@ class Results:
             self._points.add(*told)
             if self._unwritten is not None:
                 self._unwritten.add(*told)
-        self._next = (given[-1].offset() or 0) + 1
+        before, self._next = self._next, (given[-1].offset() or 0) + 1
+        if self._again_at is not None and before < self._again_at <= self._next:
+            self._points.begin_again(self._points.reached)  # else parts of windows would replace whole ones for a while
 
     def _write(self, values: list[bytes]) -> None:
         if self._shadow and self.feed is None:
@@ -634,8 +640,9 @@ class Results:
         """Let Kafka delete what was written; what does not work now is done next time."""
         if self._shadow:
             return
+        own = self._waiting  # before the position, which ``allow`` stores first
         written = self._position.offset  # before it is asked who stands by: a shadow's results all come later
-        if (own := self._waiting) is not None:
+        if own is not None:
             written = min(written, own.since)  # what it gave as a shadow is read again if it ends now
         with suppress(StreamOpsError):
             if self._standby() and (others := self._left()) and others.deployment > self._deployment:

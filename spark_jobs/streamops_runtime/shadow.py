@@ -159,6 +159,8 @@ class ShadowRun:
             for stage in self.work.stages:
                 stages.end(stage)
                 stage.query, stage.run, stage.held = None, 0, False
+                if isinstance(stage.gate, Results) and stage.gate.feed:
+                    stage.gate.feed.close()  # another driver of this launch may have become its writer
 
 
 def another_round(rounds: Sequence[float]) -> bool:

@@ -410,8 +410,8 @@ class Work:
         if reads and self.has_read_again(stage):
             stage.gate.read_again()
         if stage.phase is Phase.SETTLING and stage.gate.settled:
-            kept = stage.run > 0 or stage.name in self.continued
             goes_on = stage.query is not None and stage.query.isActive  # a shadow that may write from now on
+            kept = stage.name in self.continued or (stage.run > 0 and not goes_on)
             run = stage.run if goes_on else stage.run + 1
             try:
                 near = goes_on or (kept and not stage.far and self._is_near(stage))

@@ -166,13 +166,14 @@ def test_what_was_given_before_a_commit_is_handed_on_however_late_it_is_read(sta
 
 
 class Remembers:
-    """A sink that knows the times of its points."""
+    """A sink that knows its points."""
 
     def __init__(self) -> None:
-        self.refused, self.times = 0, list[int]()
+        self.refused, self.times, self.values = 0, list[int](), list[int]()
 
     def write(self, rows: Any, batch_id: int) -> None:
         self.times += [row["time"] for row in rows]
+        self.values += [row["value"] for row in rows]
 
 
 @pytest.mark.parametrize(
@@ -242,11 +243,14 @@ def test_a_version_that_takes_over_writes_what_it_gave_and_the_old_one_did_not_w
         results.close()
 
 
+@pytest.mark.parametrize("kept", [True, False])  # False: the stage is new, or was filled again from the topic
 @pytest.mark.parametrize(
     ("killed", "written"),
     [(False, [2000, 3000, 4000]), (True, [1000, 2000, 3000, 4000])],  # whose memory is gone reads all of it again
 )
-def test_what_a_shadow_gave_beside_a_version_in_batches_is_not_read_before_it_may_write(stack, job, killed, written):
+def test_what_a_shadow_gave_beside_a_version_in_batches_is_not_read_before_it_may_write(
+    stack, job, killed, written, kept
+):
     """None of it counts for that version, and minutes of results would be read while nobody writes."""
     store, servers, now_ms = ObjectStore(stack), stack.kafka_bootstrap_servers, int(time.time() * 1000)
     lease = Lease(job=job, epoch=2, launch="l", deployment=2)
@@ -289,10 +293,45 @@ def test_what_a_shadow_gave_beside_a_version_in_batches_is_not_read_before_it_ma
         results.settle()
         wait_for(lambda: results.settled, 60, "the end of the topic")
         run = 1 if killed else SHADOW_RUN
-        results.allow(2, run, kept=True)
+        results.allow(2, run, kept=kept)
         give(run, 5000)
         wait_for(lambda: sink.times[-1:] == [now_ms + 4000], 60, "what waited")
         assert [moment - now_ms for moment in sink.times] == written
         assert sorted(time - now_ms for _, time, _ in read(stack, job, 2)) == [1000, 2000, 3000, 4000]  # once
+    finally:
+        results.close()
+
+
+def test_who_continues_a_shadow_that_was_killed_replaces_no_whole_window_by_a_part_of_it(stack, job):
+    """Its queries read again what came after the last commit: what they give at first are parts of windows."""
+    store, servers, now_ms = ObjectStore(stack), stack.kafka_bootstrap_servers, int(time.time() * 1000)
+    lease = Lease(job=job, epoch=2, launch="l", deployment=2)
+    note = Shadow(job=job, stage="counts", deployment=2, epoch=2, since=0)
+    documents.write(store, keys.shadow(job, "counts"), note)
+    sink, topic = Remembers(), keys.results_topic(job, "counts")
+    end_of_results(Ledger.at(servers), job, "counts")  # makes it
+    producer = confluent_kafka.Producer({"bootstrap.servers": servers})
+
+    def give(run: int, *points: tuple[int, int]) -> None:
+        for moment, count in points:
+            value = mark(2, run) + b"0 " + json.dumps(row("a", now_ms + moment, count)).encode()
+            producer.produce(topic, value, f"{now_ms + moment}\x01a".encode(), partition=0)
+        assert producer.flush(30) == 0
+
+    give(SHADOW_RUN, (1000, 9), (2000, 9), (3000, 9))
+    results = Results(job, "counts", servers, store, [sink], lambda: None, lambda: lease, deployment=2)
+    results.know(Window(kind="tumbling", time="t", size_us=1_000_000, slide_us=1_000_000))
+    results.open()
+    try:
+        results.settle()
+        wait_for(lambda: results.settled, 60, "the end of the topic")
+        results.allow(2, 1, kept=False)
+        give(1, (2000, 4), (3000, 4))
+        wait_for(lambda: results._next == 5, 60, "the parts")
+        wait_for(lambda: results._points.behind == (0,), 60, "what is given again being known as that")
+        give(1, (2000, 9), (3000, 9), (4000, 9), (5000, 9))
+        wait_for(lambda: sink.times[-1:] == [now_ms + 4000], 60, "what came after it")
+        assert set(sink.values) == {9}
+        assert {moment - now_ms for moment in sink.times} == {1000, 2000, 3000, 4000}
     finally:
         results.close()
