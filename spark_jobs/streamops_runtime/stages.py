@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
 from streamops.model.definitions import Definition
-from streamops.model.records import LEVEL, LIVE, SHADOW, Deployment, Offsets
+from streamops.model.records import LEVEL, LIVE, SHADOW, Deployment, Offsets, StageStatus
 from streamops_runtime.code import StageFunction
 from streamops_runtime.gate import Gate, gate_time_column
 from streamops_runtime.pace import Pace
@@ -28,6 +28,7 @@ LIVE_BATCH_S = 10  # between two commits in real time; results pause while one i
 FAR_S = 30.0  # of reading at its present pace: a live stage that is so far behind gets there sooner in batches
 FEW_ROWS = 100.0  # a second; one that reads fewer is not judged by them
 _STARTS = 32  # at once
+_COMMIT_S = 5.0  # that a batch may take longer
 
 log = logging.getLogger("stages")
 
@@ -102,6 +103,36 @@ def first(stages: Sequence[RunningStage], continued: Collection[str], *, warm: b
     """
     going_on = [stage for stage in stages if stage.name in continued or stage.query]  # a shadow's queries run already
     return {stage.name for stage in ((going_on or stages) if warm else stages[:1])}
+
+
+@dataclass(frozen=True)
+class LastCommit:
+    """The one after which a job stops: whoever continues it reads again what came later before it writes anything.
+
+    A stage in batches stops after one anyway. Of those in real time the one that reads most decides; the others have
+    their commits at other times, and little to read again.
+
+    Args:
+        stage: the one that reads most; empty if none is live.
+        commits: of this stage when the stop was asked for.
+        until: how long it is waited for, of a monotonic clock: one that waits for a server makes none.
+    """
+
+    stage: str
+    commits: int
+    until: float
+
+    @classmethod
+    def of(cls, stages: Iterable[RunningStage], known: Mapping[str, StageStatus], moment: float) -> LastCommit:
+        """The commit to wait for, from now on."""
+        live = [stage.name for stage in stages if stage.phase is Phase.LIVE and not stage.ended]
+        most = max(live, key=lambda name: known[name].input_rate, default="")
+        return cls(most, known[most].commits if most else 0, moment + LIVE_BATCH_S + _COMMIT_S)
+
+    def over(self, stages: Iterable[RunningStage], known: Mapping[str, StageStatus], moment: float) -> bool:
+        """Whether there is nothing more to wait for."""
+        live = any(stage.name == self.stage and stage.phase is Phase.LIVE and not stage.ended for stage in stages)
+        return not live or known[self.stage].commits > self.commits or moment > self.until
 
 
 def at_once(start: Callable[[RunningStage], None], ready: Iterable[RunningStage]) -> None:

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from streamops_runtime.runner import Driver, Launch
 
 LOOK_S = 0.2
+SETTLING_LOOK_S = 0.05  # nothing is written meanwhile
 STATUS_S = 1.0
 RENEW_S = 5.0
 SUMMARY_S = 10.0
@@ -514,11 +515,13 @@ class Work:
         """The loop of a running driver."""
         told = renewed = summed = 0.0
         commits_before, cleared = 0, False
-        begun = time.monotonic()
+        begun, last_commit = time.monotonic(), None
         while True:
             moment = time.monotonic()
             if driver.command() == "stop":
-                return self._stop(driver, held)
+                last_commit = last_commit or stages.LastCommit.of(self.stages, self._reported(), moment)
+                if last_commit.over(self.stages, self._reported(), moment):
+                    return self._stop(driver, held)
             self._start_held(begun)
             code = self._look_after_queries(driver)
             if code is not None:
@@ -546,7 +549,11 @@ class Work:
                 self._look_back()
                 self._sum_up()
                 summed = moment
-            time.sleep(LOOK_S)
+            time.sleep(SETTLING_LOOK_S if any(stage.phase is Phase.SETTLING for stage in self.stages) else LOOK_S)
+
+    def _reported(self) -> dict[str, StageStatus]:
+        """What Spark reports of each stage."""
+        return {name: item.status for name, item in self.progress.items()}
 
     def _look_back(self) -> None:
         """Let go of what no stage, and no snapshot that is being taken, will ask a feed for."""

@@ -6,7 +6,8 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from streamops_runtime.stages import RunningStage, at_once, far, first, forgive
+from streamops.model.records import StageStatus
+from streamops_runtime.stages import LastCommit, Phase, RunningStage, at_once, far, first, forgive
 
 NO_GATE: Any = None
 
@@ -35,6 +36,36 @@ def test_a_live_stage_is_far_behind_when_it_reads_half_a_minute_to_get_there() -
 def test_marks_of_transactions_and_a_quiet_source_are_no_reason_to_leave_real_time() -> None:
     assert not far(lag=2, rate=0.0)
     assert not far(lag=1_000, rate=0.2)
+
+
+class Works:
+    isActive = True
+
+
+def reads(name: str, phase: Phase | None) -> RunningStage:
+    return RunningStage(name, NO_GATE, phase, query=Works())  # type: ignore[arg-type]
+
+
+def known(seconds: int, minutes: int) -> dict[str, StageStatus]:
+    told = {"seconds": (seconds, 10_000.0), "minutes": (minutes, 100.0)}
+    return {name: StageStatus(commits=commits, input_rate=rate) for name, (commits, rate) in told.items()}
+
+
+def test_a_job_stops_after_a_commit_of_the_live_stage_that_reads_most() -> None:
+    stages = [reads("minutes", Phase.LIVE), reads("seconds", Phase.LIVE)]
+    last = LastCommit.of(stages, known(3, 7), moment=100.0)
+    assert not last.over(stages, known(3, 8), moment=105.0)
+    assert last.over(stages, known(4, 7), moment=105.0)
+    assert last.over(stages, known(3, 7), moment=116.0)  # it waits for a server
+
+
+def test_a_stop_waits_for_no_stage_that_is_not_live() -> None:
+    stages = [reads("seconds", None), reads("minutes", Phase.CATCHING_UP)]
+    assert LastCommit.of(stages, known(3, 7), moment=100.0).over(stages, known(3, 7), moment=100.0)
+    live = [reads("seconds", Phase.LIVE)]
+    last = LastCommit.of(live, known(3, 7), moment=100.0)
+    live[0].phase = Phase.SETTLING  # it failed meanwhile
+    assert last.over(live, known(3, 7), moment=101.0)
 
 
 def test_a_warm_driver_starts_the_stages_first_that_go_on() -> None:
