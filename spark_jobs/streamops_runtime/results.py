@@ -323,9 +323,16 @@ class Results:
         """Keep no more of the feed than what may change or is unread: the stage has committed this watermark."""
         self._committed = _Committed(watermark_ms - self.window_ms if watermark_ms else None, read)
 
+    def connect(self) -> None:
+        """Do of ``open`` what needs no lease: make the topic, and open connections. Raises UnreachableError."""
+        self._ledger.ensure_topic(self.topic, config=_TOPIC)
+        self._consumer = self._consumer or confluent_kafka.Consumer({**_READER, "bootstrap.servers": self._servers})
+
     def open(self) -> None:
         """Read on where the writer before stopped. Raises UnreachableError."""
-        self._ledger.ensure_topic(self.topic, config=_TOPIC)
+        if self._consumer is None:
+            self.connect()
+        assert self._consumer is not None
         if self.feed is not None:
             self.feed.open()
         begin = self._ledger.beginning_offsets(self.topic)["0"]
@@ -343,7 +350,6 @@ class Results:
         self._next = min(max(begin, self._position.offset), end)  # beyond the end if someone made the topic anew
         self._position = self._position.model_copy(update={"offset": self._next})
         self._points.begin_again(self._position.reached)
-        self._consumer = confluent_kafka.Consumer({**_READER, "bootstrap.servers": self._servers})
         self._consumer.assign([confluent_kafka.TopicPartition(self.topic, 0, self._next)])
         self._thread = threading.Thread(target=self._work, name=f"results of {self.stage}", daemon=True)
         self._thread.start()

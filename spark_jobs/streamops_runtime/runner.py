@@ -165,6 +165,7 @@ class Driver:
         self.mark("prepare")
         if role == "standby":
             work.warm_up(self.dismissed)
+            work.connect()
             self.mark("warm_up")
             word = self.stand_by(work)
             self.mark("standby")
@@ -285,6 +286,7 @@ class Driver:
             return
         self.mark("rest")
         work.warm_up(self.dismissed, rounds=2)
+        work.connect()
         self.mark("warm_up")
         log.info("second driver: warm, watches over the first")
         self.launch.begun()

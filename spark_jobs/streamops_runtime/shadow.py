@@ -14,7 +14,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -81,8 +80,7 @@ class ShadowRun:
         for stage in work.stages:
             stage.held = bool(self._reads(stage))
         first = [stage for stage in work.stages if not stage.held]
-        with ThreadPoolExecutor(len(first)) as pool:  # each start waits for the object store several times
-            list(pool.map(lambda stage: self._start(stage, Phase.CATCHING_UP), first))
+        stages.at_once(lambda stage: self._start(stage, Phase.CATCHING_UP), first)
 
     def _reads(self, stage: RunningStage) -> list[RunningStage]:
         """The stages that a stage reads."""
@@ -149,8 +147,8 @@ class ShadowRun:
         Args:
             go_on: queries that are live go on; otherwise all end, because an unexpected driver took the lease before.
         """
-        with ThreadPoolExecutor(len(self._readers)) as pool:  # nothing is written until all of them have ended
-            list(pool.map(lambda reader: reader.close(feed=False), self._readers.values()))
+        # Nothing is written until all of them have ended.
+        stages.at_once(lambda reader: reader.close(feed=False), self._readers.values())
         for stage in self.work.stages:
             if isinstance(stage.gate, Results):
                 stage.gate.go_on(self._readers[stage.name])

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
@@ -27,10 +28,11 @@ from streamops_runtime.streams import Places, raw_stream
 LIVE_BATCH_S = 10  # between two commits in real time; results pause while one is made
 FAR_S = 30.0  # of reading at its present pace: a live stage that is so far behind gets there sooner in batches
 FEW_ROWS = 100.0  # a second; one that reads fewer is not judged by them
-_STARTS = 32  # at once
+_AT_ONCE = 32
 _COMMIT_S = 5.0  # that a batch may take longer
 
 log = logging.getLogger("stages")
+T = TypeVar("T")
 
 
 class Phase(StrEnum):
@@ -135,10 +137,10 @@ class LastCommit:
         return not live or known[self.stage].commits > self.commits or moment > self.until
 
 
-def at_once(start: Callable[[RunningStage], None], ready: Iterable[RunningStage]) -> None:
-    """Start stages, each as soon as it is found ready: a start, and whether the next one is ready, wait for servers."""
-    with ThreadPoolExecutor(_STARTS) as pool:  # threads begin as they are needed
-        list(pool.map(start, ready))
+def at_once(act: Callable[[T], None], ready: Iterable[T]) -> None:
+    """Act on each as soon as it is found ready: to start a stage, say, and to find the next one, wait for servers."""
+    with ThreadPoolExecutor(_AT_ONCE) as pool:  # threads begin as they are needed
+        list(pool.map(act, ready))
 
 
 def forgive(stages: Iterable[RunningStage], commits: Mapping[str, int]) -> None:
@@ -242,9 +244,8 @@ def stop_at_boundary(stages: list[RunningStage], stopping: threading.Event, time
     for stage in stages:
         stage.held = False  # it has no query to end
     deadline = time.monotonic() + timeout_s
-    if live := [stage for stage in stages if isinstance(stage.gate, Results) and not stage.ended]:
-        with ThreadPoolExecutor(len(live)) as pool:  # what they have given since their last commits is given again
-            list(pool.map(end, live))
+    # What they have given since their last commits is given again.
+    at_once(end, [stage for stage in stages if isinstance(stage.gate, Results) and not stage.ended])
     idle_since: dict[str, float] = {}
     while time.monotonic() < deadline:
         working = [stage for stage in stages if not stage.ended]

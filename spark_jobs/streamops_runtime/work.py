@@ -7,7 +7,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import PySparkException
@@ -233,6 +233,15 @@ class Work:
             dismissed,
         ).run(rounds)
 
+    def connect(self) -> None:
+        """Open the connections that the first results go through, as far as servers answer."""
+
+        def connect(results: Results) -> None:
+            with suppress(UnreachableError):  # it is done when results are written
+                results.connect()
+
+        stages.at_once(connect, self._results())
+
     def keep_warm(self) -> placement.Warm:
         """Stay with executors that are warm, until the first batch is committed."""
         self.warm = placement.Warm(
@@ -264,9 +273,7 @@ class Work:
             lambda: checkpoints.prepare_epoch(self.store, job, number, epoch, names, log.info)
         )
         driver.mark("restore")
-        if ways := list(self._results()):
-            with ThreadPoolExecutor(len(ways)) as pool:  # each asks Kafka and the object store several times
-                list(pool.map(lambda results: driver.patiently(results.open), ways))
+        stages.at_once(lambda results: driver.patiently(results.open), self._results())
         held = self._write_leftovers(driver, held)
         for name in (stage.name for stage in self.stages if stage.query is None):
             key = keys.stage(job, number, epoch, name)
