@@ -472,7 +472,7 @@ class Results:
             if messages:
                 came = moment
                 with self._holding:
-                    self._take(messages)
+                    self._take_in(messages)
             passed = self._passed
             if passed is not None and self._next >= passed:
                 self._points.pass_on()
@@ -552,6 +552,16 @@ class Results:
             return self._consumer.get_watermark_offsets(self._partition, timeout=2.0)[1]
         return None
 
+    def _take_in(self, messages: list[confluent_kafka.Message]) -> None:
+        """Take messages; those that are given again begin with parts of windows, which are to replace no whole one."""
+        if self._again_at is not None and self._next < self._again_at:
+            first = [message for message in messages if (message.offset() or 0) < self._again_at]
+            self._take(first)
+            messages = messages[len(first) :]
+            if messages or self._next >= self._again_at:
+                self._points.begin_again(self._points.reached)
+        self._take(messages)
+
     def _take(self, messages: list[confluent_kafka.Message]) -> None:
         """Keep the newest value of each point; results of others are left out."""
         position = self._position
@@ -572,9 +582,7 @@ class Results:
             self._points.add(*told)
             if self._unwritten is not None:
                 self._unwritten.add(*told)
-        before, self._next = self._next, (given[-1].offset() or 0) + 1
-        if self._again_at is not None and before < self._again_at <= self._next:
-            self._points.begin_again(self._points.reached)  # else parts of windows would replace whole ones for a while
+        self._next = (given[-1].offset() or 0) + 1
 
     def _write(self, values: list[bytes]) -> None:
         if self._shadow and self.feed is None:
