@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 LOOK_S = 2.0
 STABLE_S = 4.0  # executors of a new worker come one after the other
 REST_S = 30.0  # between two placements, whatever comes and goes
+ALONE_S = 45.0  # the master replaces a lost executor within seconds where there is room
 MISSED_S = 10.0  # so long after an executor was lost, no one seems to take over because of it
 _ANY = 2**31 - 1
 
@@ -54,6 +55,24 @@ class Placement:
             return False
         joined = executors - self._over
         return bool(joined) and settled and moment - self._since >= STABLE_S and moment - self._last >= REST_S
+
+
+class Alone:
+    """For how long a driver that had executors has had none. Times are of a monotonic clock, in seconds.
+
+    A master that is started again forgets an application that does not answer within ``spark.deploy.recoveryTimeout``,
+    ends its executors, and tells the driver nothing (``Master.completeRecovery``, Spark 4.3): its tasks then wait for
+    ever. A new driver is a new application.
+    """
+
+    def __init__(self) -> None:
+        self._had: float | None = None
+
+    def seconds(self, executors: int, moment: float) -> float:
+        """How long, now that so many live; 0 for one that never had any, which waits for room."""
+        if executors:
+            self._had = moment
+        return 0.0 if self._had is None else moment - self._had
 
 
 class Warm:

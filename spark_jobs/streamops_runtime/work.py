@@ -103,6 +103,7 @@ class Work:
         self.placement = placement.Placement()
         self.warm: placement.Warm | None = None
         self.looked = 0.0
+        self.alone, self.alone_s = placement.Alone(), 0.0  # for how long there has been no executor
         self.windows: dict[str, Window | None] = {}  # of real-time stages
         self.continued: dict[str, int] = {}  # stages that continue a checkpoint
         self.moved: set[str] = set()  # of those, the ones whose state lies in another number of partitions now
@@ -536,8 +537,17 @@ class Work:
             if self.warm and (commits_before or moment - begun > HOLD_S):
                 self.warm.end()
                 self.warm = None
-            if self._placement_due(moment) and not self._redistribute(driver):
-                return RELAUNCH
+            if moment - self.looked > placement.LOOK_S:
+                self.looked, executors = moment, placement.executors(self.spark)
+                self.alone_s = self.alone.seconds(len(executors), moment)
+                if self.alone_s > placement.ALONE_S:
+                    log.error(
+                        "no executor for %.0f s: the master brings none; the driver is started again", self.alone_s
+                    )
+                    self._tell(driver)
+                    return RELAUNCH
+                if self._placement_due(executors, moment) and not self._redistribute(driver):
+                    return RELAUNCH
             commits = sum(item.status.commits for item in self.progress.values())
             if commits > commits_before:
                 stages.forgive(self.stages, {name: item.status.commits for name, item in self.progress.items()})
@@ -575,13 +585,12 @@ class Work:
             ]
             stage.gate.look_back(self.progress[stage.name].status.watermark_ms, min(read, default=0))
 
-    def _placement_due(self, moment: float) -> bool:
+    def _placement_due(self, executors: frozenset[str], moment: float) -> bool:
         """Whether executors have joined that hold no state."""
-        if moment - self.looked < placement.LOOK_S or any(stage.ended for stage in self.stages):
+        if any(stage.ended for stage in self.stages):
             return False
-        self.looked = moment
         settled = all(item.status.commits for item in self.progress.values())
-        return self.placement.due(placement.executors(self.spark), settled, moment)
+        return self.placement.due(executors, settled, moment)
 
     def _redistribute(self, driver: Driver) -> bool:
         """Start all queries again at a boundary, so that their state spreads over all executors.
@@ -609,6 +618,7 @@ class Work:
                 statuses[name] = statuses[name].model_copy(update={"source_faults": faults})
         waiting = [f"{stage.name}: {stage.gate.waiting_for}" for stage in self.stages if stage.gate.waiting_for]
         down = [f"{stage.name} is started again" for stage in self.stages if stage.ended]
+        down += [f"no executor for {self.alone_s:.0f} s"] if self.alone_s else []
         if state is None:
             alive = all(status.commits or status.quiet for status in statuses.values())
             state = State.RUNNING if alive else State.STARTING

@@ -12,10 +12,11 @@ import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 
+import httpx
 import psutil
 import pytest
 
-from fresh_job import wait_for
+from fresh_job import FreshJob, wait_for
 from stack import lifecycle, ready
 from streamops import snapshots
 from streamops.cluster.supervised_nodes import SupervisedNodes
@@ -23,7 +24,7 @@ from streamops.model.errors import LockedError
 from streamops.operations.follow import request
 from streamops.operations.operation import Operation
 from streamops.store import jobs
-from support import first_members, hosting, invariant, mark, wait_works
+from support import drivers, first_members, hosting, invariant, mark, wait_works
 
 pytestmark = [pytest.mark.stack, pytest.mark.full]
 
@@ -61,6 +62,32 @@ def test_a_killed_master_leaves_running_jobs_alone_and_a_deploy_works_after_its_
     operator.run("deploy_job", other.name, version="v1")
     operator.run("cancel_job", other.name)
     invariant(job, start)
+
+
+def test_a_job_that_a_new_master_has_forgotten_is_started_again(job, servers, recovered):
+    """It did not answer in time, so its executors were ended without a word to its driver."""
+    start = mark(job)
+    before, paused = servers.supervisor.program("spark-master").pid, drivers(job.name)
+    for process in paused:
+        process.suspend()
+    try:
+        servers.supervisor.signal("spark-master", "KILL")
+        wait_for(lambda: servers.supervisor.program("spark-master").pid not in (0, before), 180, "a new master")
+        ready.wait("spark-master", ready.master, servers.layout, 120)
+        wait_for(lambda: forgotten(job), 120, "a master that has forgotten the job")
+    finally:
+        for process in paused:
+            process.resume()
+    began = time.monotonic()
+    wait_works(job, 360, start.epoch)
+    recovered(began)
+    invariant(job, start)
+
+
+def forgotten(job: FreshJob) -> bool:
+    """Whether the master has done with what it knew before it was killed, and the job is not of it."""
+    page = httpx.get(f"{job.settings.spark_ui.rstrip('/')}/json/", timeout=10, trust_env=False).json()
+    return page["status"] == "ALIVE" and job.name not in {item["name"] for item in page["activeapps"]}
 
 
 def test_every_process_of_the_cluster_is_killed_at_once(job, servers, seed, recovered):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streamops_runtime.placement import MISSED_S, REST_S, STABLE_S, Placement, Warm
+from streamops_runtime.placement import MISSED_S, REST_S, STABLE_S, Alone, Placement, Warm
 
 ONE, TWO, THREE = frozenset("1"), frozenset("12"), frozenset("123")
 
@@ -78,3 +78,12 @@ def test_a_second_driver_that_is_not_needed_gets_its_executors_back() -> None:
     live[0] = 2
     warm.look(MISSED_S + 5)
     assert asked[2] == 1  # and the next loss is no more replaced than the first was
+
+
+def test_a_driver_that_lost_its_executors_is_alone_and_one_that_waits_for_its_first_is_not() -> None:
+    alone = Alone()
+    assert alone.seconds(0, 100.0) == 0.0
+    assert alone.seconds(1, 200.0) == 0.0
+    assert alone.seconds(0, 230.0) == 30.0
+    assert alone.seconds(2, 240.0) == 0.0
+    assert alone.seconds(0, 250.0) == 10.0
