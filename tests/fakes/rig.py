@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
 from asking import fitting
 from fakes import driver, object_server
@@ -217,10 +218,12 @@ class Runs:
         return owner.kind == "airflow" and owner.run_id not in self.over
 
 
-def write_env(path: Path, settings: Settings) -> None:
-    """A private file as nodes have it."""
+def write_env(path: Path, settings: Settings, *, every_secret: bool = False) -> None:
+    """A private file as nodes have it; with every secret, as an operator's host has it."""
     pairs = {key: value for key, value in settings if isinstance(value, str)}
     pairs |= {"s3_secret_key": settings.s3_secret_key.get_secret_value(), "influx_token": "none"}
+    if every_secret:
+        pairs |= {key: value.get_secret_value() for key, value in settings if isinstance(value, SecretStr)}
     path.write_text("".join(f"{key.upper()}={value}\n" for key, value in pairs.items()))
 
 

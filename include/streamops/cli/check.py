@@ -70,7 +70,7 @@ def check(
         old, new = _against(against), _directory(Path(target), version)
         old_name, new_name = old.name, new.name
         moved = verdicts.moved(old.definition, old.places, new.definition, old.places)
-        found = compatibility.verdicts(old.stages, new.stages, version=new_name, moved=moved)
+        found = verdicts.of_stages(old.stages, old.definition, new.stages, new.definition, moved)
     else:
         if version is None:
             raise RefusedError("Name the version to check ('streamops check JOB VERSION'), or give --against.")

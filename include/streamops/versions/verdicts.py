@@ -30,8 +30,18 @@ def of_deployment(
         old_params, new_params: set at deploy, over those of the definitions.
         changed: sources that read elsewhere, as ``moved`` says.
     """
-    before, after = known(old, old_params), known(new, new_params)
-    return _verdicts(before, after, new, new.definition.renamed(before, old.definition), changed)
+    return of_stages(known(old, old_params), old.definition, known(new, new_params), new.definition, changed)
+
+
+def of_stages(
+    before: Mapping[str, Fingerprint | None],
+    old: Definition,
+    after: Mapping[str, Fingerprint | None],
+    new: Definition,
+    changed: Mapping[str, Moved] | None = None,
+) -> tuple[Verdict, ...]:
+    """The same for versions that need not be published, of which there are fingerprints of the stages."""
+    return _verdicts(before, after, new, new.renamed(before, old), changed)
 
 
 def of_snapshot(
@@ -43,7 +53,8 @@ def of_snapshot(
 ) -> tuple[Verdict, ...]:
     """What becomes of a snapshot's state when ``new`` continues it; ``changed`` as for ``of_deployment``."""
     before = fingerprints.read(manifest.fingerprints, manifest.stages)
-    return _verdicts(before, known(new, params), new, renamed(store, manifest, new.definition), changed)
+    names = renamed(store, manifest, new.definition)
+    return _verdicts(before, known(new, params), new.definition, names, changed)
 
 
 def moved(
@@ -83,11 +94,11 @@ def renamed(store: ObjectStore, manifest: Manifest, definition: Definition) -> d
 def _verdicts(
     before: Mapping[str, Fingerprint | None],
     after: Mapping[str, Fingerprint | None],
-    new: ArtifactManifest,
+    new: Definition,
     names: Mapping[str, str],
     changed: Mapping[str, Moved] | None,
 ) -> tuple[Verdict, ...]:
-    again, whose = ledger(new.definition), f"{new.job} {new.version}"
+    again, whose = ledger(new), f"{new.job} {new.version}"
     return compatibility.verdicts(before, after, version=whose, ledger=again, renamed=names, moved=changed)
 
 
