@@ -1,4 +1,4 @@
-"""A stage without state that gets another name: who may say so, the verdict, and where it begins."""
+"""A stage without state that gets another name, or is added: who may say so, the verdict, and where it begins."""
 
 from __future__ import annotations
 
@@ -221,6 +221,14 @@ def test_of_two_stages_at_different_offsets_none_writes_a_line_twice_or_leaves_o
     for stage in old.stages:
         apart.work(stage)
     assert apart.written == {"a": [*range(1, 12)], "b": [*range(1, 8), 11], "c": [8, 9, 10]}
+
+
+def test_a_branch_without_state_that_is_added_begins_where_the_hindmost_stands(apart: Lines) -> None:
+    apart.deploy(definition("v1", ("a", "b")), definition("v2", ("a", "b", "c")))
+    apart.append(8)
+    for stage in ("a", "b", "c"):
+        apart.work(stage)
+    assert apart.written == {"a": [*range(1, 9)], "b": [*range(1, 9)], "c": [5, 6, 7, 8]}
 
 
 def test_without_the_word_lines_are_written_again(apart: Lines) -> None:

@@ -127,20 +127,26 @@ class Lab:
             path.write_text("".join(f"{event.line()}\n" for event in batch))
             os.utime(path, (1_700_000_000 + number, 1_700_000_000 + number))
 
-    def run(self, stage: Stage, place: Path, checkpoint: str, output: str) -> list[Row]:
+    def run(self, stage: Stage, place: Path, checkpoint: str, output: str = "append") -> list[Row]:
         """Everything that is there, and what it wrote."""
-        frames = [
-            self.spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).name(name).json(str(place / name))
-            for name in sources(stage)
-        ]
         written: list[Row] = []
 
         def sink(frame: DataFrame, number: int) -> None:
             written.extend(tuple(row) for row in frame.collect())
 
+        self.run_into(sink, stage, place, checkpoint, output)
+        return written
+
+    def run_into(
+        self, sink: Callable[[DataFrame, int], None], stage: Stage, place: Path, checkpoint: str, output: str = "append"
+    ) -> None:
+        """Everything that is there, each batch given to ``sink``."""
+        frames = [
+            self.spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).name(name).json(str(place / name))
+            for name in sources(stage)
+        ]
         writer = stage(*frames).writeStream.outputMode(output).trigger(availableNow=True).foreachBatch(sink)
         writer.option("checkpointLocation", str(place / f"checkpoint-{checkpoint}")).start().awaitTermination()
-        return written
 
     def at_once(self, stage: Stage, batches: list[Batch], other: list[Batch] | None = None) -> dict[Row, Any]:
         """What an uninterrupted run comes to: the stage over all events as a table."""

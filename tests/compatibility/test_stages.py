@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import sys
+import threading
 from collections.abc import Iterator
+from itertools import count
 from typing import Any
 
 import pytest
@@ -12,9 +15,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor
 
-from compatibility.lab import Event, Lab, final
+from compatibility.lab import Batch, Event, Lab, final
 from compatibility.test_windows import AFTER, ALL, BEFORE, end, plain, stage, windowed
+from streamops.model.definitions import LogSink
 from streamops.versions import compatibility
+from streamops_runtime.gate import Gate
+from streamops_runtime.sinks import LogWriter
 
 
 def by_site(clicks: DataFrame) -> DataFrame:
@@ -52,6 +58,17 @@ def test_a_stage_that_is_removed_is_dropped_with_a_yes_and_the_others_are_kept(l
     assert [item.outcome for item in found] == ["kept", "dropped", "dropped"]
     assert [item.stage for item in compatibility.refused(found, ())] == ["by_site"]  # raw has nothing to lose
     assert compatibility.refused(found, ("by_site",)) == ()
+    place, old = lab.directory / "removed", {"plain": plain, "by_site": by_site, "raw": raw}
+    lab.write(place / "clicks", BEFORE)
+    before = {name: lab.run(function, place, name) for name, function in old.items()}
+    lab.write(place / "clicks", AFTER, since=len(BEFORE))
+    left = lab.run(plain, place, "plain")  # the new version has no other query
+    assert {row[:-1]: row[-1] for row in before["plain"] + left} == final(lab.at_once(plain, ALL))
+    whole = final(lab.at_once(by_site, ALL))
+    written = {row[:-1]: row[-1] for row in before["by_site"]}
+    assert written == {key: value for key, value in whole.items() if key[1] == 10}  # what was open is never written
+    back = lab.run(by_site, place, "by_site")  # except by the version before, from the state that was dropped
+    assert written | {row[:-1]: row[-1] for row in back} == whole
 
 
 @pytest.mark.full
@@ -237,6 +254,32 @@ def test_connection_parameters_and_sinks_are_no_part_of_the_state(lab: Lab) -> N
         found.append(fingerprint(lab.spark, item, "s", function, str(directory)))
     assert found[0] == found[1]
     assert compatibility.continued("s", *found).outcome == "kept"
+
+
+@pytest.mark.full
+def test_a_sink_that_is_added_gets_what_comes_from_then_on_and_one_that_is_removed_no_more(
+    lab: Lab, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "sink")
+    place, whole, number = lab.directory / "sinks", final(lab.at_once(plain, ALL)), count()
+
+    def version(batches: list[Batch], *sinks: int) -> list[str]:
+        """What one with these sinks writes of some more batches, with the state of the version before."""
+        for batch in batches:
+            lab.write(place / "clicks", [batch], since=next(number))
+        writers = [LogWriter("s", LogSink(format=f"{sink}: {{page}} {{end}} {{value}}")) for sink in sinks]
+        caplog.clear()
+        lab.run_into(Gate("s", writers, lambda: None, threading.Event()), plain, place, "s")
+        return sorted(record.getMessage() for record in caplog.records if record.name == "sink.s")
+
+    def closed(*ends: int, sinks: tuple[int, ...]) -> list[str]:
+        """What was to be written of the windows that end then."""
+        points = [(page, end, value) for (page, end), value in whole.items() if end in ends]
+        return sorted(f"{sink}: {page} {end} {value}" for sink in sinks for page, end, value in points)
+
+    assert version(BEFORE, 1) == closed(10, sinks=(1,))
+    assert version(AFTER[:2], 1, 2) == closed(20, 30, sinks=(1, 2))
+    assert version(AFTER[2:], 2) == closed(40, sinks=(2,))
 
 
 def test_what_is_not_known_is_unknown(lab: Lab) -> None:
