@@ -22,6 +22,7 @@ from streamops.operations.engine import Engine, list_operations
 from streamops.operations.facts import Checked
 from streamops.operations.follow import request as ask
 from streamops.store import jobs, locks
+from streamops.versions import artifacts
 
 
 def test_an_upgrade_keeps_every_event_and_starts_new_stages_where_the_snapshot_stands(rig: Rig) -> None:
@@ -45,6 +46,15 @@ def test_an_upgrade_keeps_every_event_and_starts_new_stages_where_the_snapshot_s
     assert receipt.state == "succeeded"
     assert receipt.gap_seconds is not None
     assert set(receipt.steps) == set(operation.steps)
+    for which, number, version, origin in (("before", 1, "v1", None), ("after", 2, "v2", f"{JOB}/SavePoint1")):
+        ran, made = receipt.ran[which], artifacts.load_manifest(rig.store, JOB, version)
+        assert (ran.version, ran.deployment, ran.from_snapshot) == (version, number, origin)
+        assert (ran.artifact_sha256, ran.runtime_sha256) == (made.artifact_sha256, made.runtime_sha256)
+    assert receipt.snapshot == f"{JOB}/SavePoint1"
+    assert receipt.offsets["a"].before == manifest.stages["a"].offsets
+    assert receipt.offsets["b"].before == {}
+    for stage, moved in receipt.offsets.items():
+        assert start <= moved.after["events"]["0"] <= rig.offset(rig.record().launch, stage)
 
 
 def test_without_room_an_upgrade_starts_cold_and_says_so(rig: Rig) -> None:

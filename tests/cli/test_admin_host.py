@@ -109,6 +109,8 @@ def test_the_cluster_is_shown_from_a_context_alone_as_where_the_inventory_is(
     assert [(member["node"], member["state"]) for member in away["members"]] == [
         ("node-1", "ALIVE"), ("node-2", "ALIVE"), ("node-3", "spare"),
     ]  # fmt: skip
+    where = [(member["address"], member["id"]) for member in away["members"]]
+    assert where == [*((f"{host}:4000", f"worker-{host}") for host in HOSTS), ("-", "-")]
     (tmp_path / "nodes.yaml").write_text(yaml.safe_dump(listed.model_dump(mode="json")))
     with context.open("a") as file:
         file.write(f"NODES_FILE={tmp_path / 'nodes.yaml'}\n")

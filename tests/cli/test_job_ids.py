@@ -31,6 +31,8 @@ def test_commands_take_the_id_that_jobs_shows_until_the_deployment_is_replaced(r
     assert (shown["id"], shown["state"]) == (first, "stopped")
     assert shown["submitted"] < shown["completed"]
     assert f"id: {first}" in run("jobs", "show", first).output
+    stages = json.loads(run("jobs", "show", first, "--json").output)["status"]["stages"]
+    assert {stage: list(told["offsets"]) for stage, told in stages.items()} == {"a": ["events"]}
     rig.run("start_job")
     (shown,) = json.loads(run("jobs", "--json").output)
     assert (shown["id"], shown["completed"]) == (first, "-")
