@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from fakes import object_server
 from fakes.driver import Stage
-from fakes.rig import Killed, Runs
+from fakes.rig import Killed, Runs, definition
 from streamops import snapshots
 from streamops.model import records
 from streamops.model.manifest import Manifest
@@ -21,6 +21,8 @@ from streamops.snapshots import Origin
 from streamops.spark import checkpoints
 from streamops.store import documents, jobs, keys
 from streamops.store.object_store import ObjectStore
+from streamops.versions import archives
+from streamops.versions.artifacts import ArtifactManifest
 
 JOB = "sums"
 STAGES = ("a", "b")
@@ -88,6 +90,20 @@ class Shelf:
         self.number = number
         place = {name: keys.stage(self.job, number, 1, name) for name in STAGES}
         self.stages = [Stage(self.driver, self.root, self.job, name, place[name], 0) for name in STAGES]
+
+    def publish(self, code: bytes, runtime: bytes) -> None:
+        """The version of the current deployment, which runs just that."""
+        made = ArtifactManifest(
+            job=self.job, version=f"v{self.number}", artifact_sha256=archives.sha256(code), size=len(code),
+            runtime_sha256=archives.sha256(runtime), definition=definition(f"v{self.number}", STAGES, job=self.job),
+            published=records.now(),
+        )  # fmt: skip
+        self.store.put(made.archive, code)
+        self.store.put(keys.runtime(made.runtime_sha256), runtime)
+        documents.write(self.store, keys.artifact_manifest(self.job, made.version), made)
+        hashes = {"artifact_sha256": made.artifact_sha256, "runtime_sha256": made.runtime_sha256}
+        deployment = jobs.deployment(self.store, self.job, self.number).model_copy(update=hashes)
+        documents.write(self.store, keys.deployment(self.job, self.number), deployment)
 
     def batches(self, count: int = 1) -> None:
         """So many more batches of each stage."""

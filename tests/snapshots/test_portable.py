@@ -53,17 +53,7 @@ class Elsewhere:
 @pytest.fixture
 def shelf(bucket: Settings) -> Shelf:
     found = Shelf(bucket)
-    code, runtime = archives.sha256(CODE), archives.sha256(RUNTIME)
-    deployment = documents.read(found.store, keys.deployment(JOB, 1), records.Deployment).value
-    changed = deployment.model_copy(update={"artifact_sha256": code, "runtime_sha256": runtime})
-    documents.write(found.store, keys.deployment(JOB, 1), changed)
-    found.store.put(keys.runtime(runtime), RUNTIME)
-    manifest = ArtifactManifest(
-        job=JOB, version="v1", artifact_sha256=code, runtime_sha256=runtime, size=len(CODE),
-        definition=definition("v1", ("a", "b")), published=records.now(),
-    )  # fmt: skip
-    found.store.put(manifest.archive, CODE)
-    documents.write(found.store, keys.artifact_manifest(JOB, "v1"), manifest)
+    found.publish(CODE, RUNTIME)
     found.batches(6)
     return found
 
