@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from fresh_job import FreshJob, wait_for
-from stack.layout import Layout
-from streamops.clients.airflow import Airflow, Run, _path
+from streamops.clients.airflow import Airflow, Run
 from streamops.model.errors import NotFoundError
 from streamops.operations.operation import Operation
-from streamops.settings import Settings, read_pairs
+from streamops.settings import Settings
 from streamops.store import documents, keys, locks
 from support import Operator
 
@@ -111,59 +107,6 @@ def stop(job: FreshJob) -> None:
     wait_for(lambda: free(job), RUN_S, f"the end of what works on {job.name}")
     if job.record().desired == "running":
         Operator(job.settings).run("cancel_job", job.name)
-
-
-def secrets_of(layout: Layout) -> dict[str, str]:
-    """Every secret of a stack, by its name; each was made at random, so whoever shows it was told it."""
-    pairs = read_pairs(layout.env_file)
-    endings = ("PASSWORD", "TOKEN", "SECRET", "_SECRET_KEY", "_FERNET_KEY")
-    found = {key: value for key, value in pairs.items() if key.endswith(endings)}
-    signing = {f"SNAPSHOT_KEYS {key}": value for key, _, value in signing_keys(pairs["SNAPSHOT_KEYS"])}
-    return found | signing | {"INFLUX_WRITER": layout.influx_writer.read_text()}
-
-
-def signing_keys(text: str) -> list[tuple[str, str, str]]:
-    """Each key that signs or signed snapshots, as (ID, ":", HEX)."""
-    return [item.partition(":") for item in text.split(",")]
-
-
-def secrets_shown(airflow: Airflow, job: FreshJob) -> list[str]:
-    """Which secrets are told by what any operation of the job left: in Airflow a log, an XCom or the fields of a task,
-    in the bucket whatever belongs to the job, and on this machine a command line. Fails without anything to look at.
-    """
-    secrets = secrets_of(Layout.find())
-    texts = []
-    for info in job.store.list(keys.operations(job.name)):
-        found = documents.read(job.store, info.key, Operation)
-        owner = found.value.owner if found else None
-        if owner is None or owner.kind != "airflow" or owner.user == "tester":  # the last are begun by tests themselves
-            continue
-        for task in airflow.tasks(owner.dag_id, owner.run_id):
-            texts += airflow.log(owner.dag_id, owner.run_id, task.task_id, max(1, task.tries), task.map_index)
-            texts.append(str(airflow.xcom(owner.dag_id, owner.run_id, task.task_id)))
-        listed = airflow._call("GET", f"/api/v2/dags/{owner.dag_id}/dagRuns/{_path(owner.run_id)}/taskInstances")
-        texts += [str(task["rendered_fields"]) for task in listed["task_instances"]]
-    assert len(texts) > 50
-    objects = [info.key for prefix in _everything(job.name) for info in job.store.list(prefix)]
-    assert {"manifests", "receipts", "operations", "logs", "offsets"} <= {
-        part for key in objects for part in key.split("/")
-    }
-    with ThreadPoolExecutor(8) as pool:
-        texts += pool.map(lambda key: _body(job, key), objects)
-    texts += ["\0".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])]
-    shown = "\n".join(texts)
-    return [name for name, secret in secrets.items() if secret in shown]
-
-
-def _everything(job: str) -> list[str]:
-    return [f"jobs/{job}/", *(prefix for prefixes in keys.removable(job).values() for prefix in prefixes)]
-
-
-def _body(job: FreshJob, key: str) -> str:
-    try:
-        return job.store.get(key).body.decode("latin-1")
-    except NotFoundError:
-        return ""  # a driver at work has removed it meanwhile
 
 
 def clear(airflow: Airflow, run: Run, task: str, downstream: bool = True) -> None:

@@ -33,11 +33,11 @@ from runbooks import (
     mark_failed,
     operation,
     run_to_end,
-    secrets_shown,
     states,
     stop,
     working_job,
 )  # fmt: skip
+from secrecy import left_by_operations, secrets_of, shown
 from stack import lifecycle, ready
 from stack.layout import Layout
 from stack.programs import AIRFLOW
@@ -423,6 +423,21 @@ def test_a_run_goes_on_after_a_minute_without_the_object_store(airflow, running)
 
 
 @pytest.mark.long
+def test_a_wait_comes_to_its_end_although_no_triggerer_runs(airflow, running):
+    """The scheduler ends it two minutes after its deadline, and the next try looks."""
+    servers = Servers()
+    servers.stop("airflow-triggerer")
+    try:
+        run = run_to_end(airflow, "cancel_job", {"job": running.name, "stop_timeout_s": 30})
+    finally:
+        servers.supervisor.start("airflow-triggerer")
+    assert run.state == "success"
+    assert any(task.tries > 1 for task in airflow.tasks(run.dag_id, run.run_id))  # nobody told the first
+    assert running.record().desired == "stopped"
+    assert free(running)
+
+
+@pytest.mark.long
 def test_clearing_any_finished_task_changes_nothing(airflow, running):
     job = running
     run = upgraded(airflow, job)
@@ -549,7 +564,7 @@ def streamops(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_no_secret_is_in_any_log_or_xcom(airflow, job, stack):
-    assert secrets_shown(airflow, job) == []
+    assert shown(secrets_of(Layout.find()), left_by_operations(airflow, job)) == []
 
 
 @pytest.mark.long

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from fresh_job import as_root
-from runbooks import secrets_of
+from secrecy import secrets_of
 from stack import configure, lifecycle, supervision
 from stack.layout import Layout
 from stack.programs import GENERATOR, Traffic
