@@ -472,7 +472,8 @@ class Results:
             if messages:
                 came = moment
                 with self._holding:
-                    self._take_in(messages)
+                    if self._goes_on_at is None:  # else they come once more, after others
+                        self._take_in(messages)
             passed = self._passed
             if passed is not None and self._next >= passed:
                 self._points.pass_on()
