@@ -35,6 +35,7 @@ from streamops.recount.report import Report
 from streamops.settings import Settings
 from streamops.store import documents, jobs, keys, locks
 from streamops.store.object_store import ObjectStore
+from streamops.store.waiting import until
 from streamops.wiring import ports
 
 READY: dict[str, Callable[[Layout], str]] = {
@@ -198,7 +199,12 @@ def invariant(job: FreshJob, start: Mark, seconds: float = 360) -> Report:
     """Invariant I: every event counted once, one driver at most, a true record, the last snapshot intact."""
     wait_works(job, seconds)
     job.caught_up(seconds)
-    report = recount_job(job.settings, job.store, job.name, since=start.since)
+    report = until(  # a stage that has just begun has no closed window yet
+        lambda: recount_job(job.settings, job.store, job.name, since=start.since),
+        seconds,
+        1.0,
+        lambda found: found.clean or found.wrong,
+    )
     wait_for(lambda: len(pythons(job.name)) == 1, 180, "one driver only")
     assert not (wrong := [*violations(job), *uncounted(report)]), wrong
     return report
