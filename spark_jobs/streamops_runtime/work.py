@@ -653,7 +653,7 @@ class Work:
         """Start failed queries again in the warm driver; an exit code when that does not help."""
         stages.at_once(self._query, (stage for stage in self.stages if self._advance(stage)))
         for stage in self.stages:
-            if not stage.ended:
+            if not stage.ended or (stage.phase is Phase.CATCHING_UP and stage.finished):  # goes live at the next look
                 continue
             if stage.restart_at == 0.0:
                 failure = stage.gate.failure
