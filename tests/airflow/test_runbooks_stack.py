@@ -423,21 +423,6 @@ def test_a_run_goes_on_after_a_minute_without_the_object_store(airflow, running)
 
 
 @pytest.mark.long
-def test_a_wait_comes_to_its_end_although_no_triggerer_runs(airflow, running):
-    """The scheduler ends it two minutes after its deadline, and the next try looks."""
-    servers = Servers()
-    servers.stop("airflow-triggerer")
-    try:
-        run = run_to_end(airflow, "cancel_job", {"job": running.name, "stop_timeout_s": 30})
-    finally:
-        servers.supervisor.start("airflow-triggerer")
-    assert run.state == "success"
-    assert any(task.tries > 1 for task in airflow.tasks(run.dag_id, run.run_id))  # nobody told the first
-    assert running.record().desired == "stopped"
-    assert free(running)
-
-
-@pytest.mark.long
 def test_clearing_any_finished_task_changes_nothing(airflow, running):
     job = running
     run = upgraded(airflow, job)
