@@ -66,13 +66,14 @@ class Alone:
     """
 
     def __init__(self) -> None:
+        self.seconds = 0.0  # of one that never had any, which waits for room, as well
         self._had: float | None = None
 
-    def seconds(self, executors: int, moment: float) -> float:
-        """How long, now that so many live; 0 for one that never had any, which waits for room."""
+    def look(self, executors: int, moment: float) -> None:
+        """Note how many live."""
         if executors:
             self._had = moment
-        return 0.0 if self._had is None else moment - self._had
+        self.seconds = 0.0 if self._had is None else moment - self._had
 
 
 class Warm:

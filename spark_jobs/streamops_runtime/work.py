@@ -103,7 +103,7 @@ class Work:
         self.placement = placement.Placement()
         self.warm: placement.Warm | None = None
         self.looked = 0.0
-        self.alone, self.alone_s = placement.Alone(), 0.0  # for how long there has been no executor
+        self.alone = placement.Alone()
         self.windows: dict[str, Window | None] = {}  # of real-time stages
         self.continued: dict[str, int] = {}  # stages that continue a checkpoint
         self.moved: set[str] = set()  # of those, the ones whose state lies in another number of partitions now
@@ -539,11 +539,9 @@ class Work:
                 self.warm = None
             if moment - self.looked > placement.LOOK_S:
                 self.looked, executors = moment, placement.executors(self.spark)
-                self.alone_s = self.alone.seconds(len(executors), moment)
-                if self.alone_s > placement.ALONE_S:
-                    log.error(
-                        "no executor for %.0f s: the master brings none; the driver is started again", self.alone_s
-                    )
+                self.alone.look(len(executors), moment)
+                if self.alone.seconds > placement.ALONE_S:
+                    log.error("no executor for %.0f s: the driver ends, to be started again", self.alone.seconds)
                     self._tell(driver)
                     return RELAUNCH
                 if self._placement_due(executors, moment) and not self._redistribute(driver):
@@ -618,7 +616,7 @@ class Work:
                 statuses[name] = statuses[name].model_copy(update={"source_faults": faults})
         waiting = [f"{stage.name}: {stage.gate.waiting_for}" for stage in self.stages if stage.gate.waiting_for]
         down = [f"{stage.name} is started again" for stage in self.stages if stage.ended]
-        down += [f"no executor for {self.alone_s:.0f} s"] if self.alone_s else []
+        down += [f"no executor for {self.alone.seconds:.0f} s"] if self.alone.seconds else []
         if state is None:
             alive = all(status.commits or status.quiet for status in statuses.values())
             state = State.RUNNING if alive else State.STARTING

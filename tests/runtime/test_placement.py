@@ -82,8 +82,6 @@ def test_a_second_driver_that_is_not_needed_gets_its_executors_back() -> None:
 
 def test_a_driver_that_lost_its_executors_is_alone_and_one_that_waits_for_its_first_is_not() -> None:
     alone = Alone()
-    assert alone.seconds(0, 100.0) == 0.0
-    assert alone.seconds(1, 200.0) == 0.0
-    assert alone.seconds(0, 230.0) == 30.0
-    assert alone.seconds(2, 240.0) == 0.0
-    assert alone.seconds(0, 250.0) == 10.0
+    for executors, moment, seconds in ((0, 100, 0), (1, 200, 0), (0, 230, 30), (2, 240, 0), (0, 250, 10)):
+        alone.look(executors, moment)
+        assert alone.seconds == seconds
