@@ -309,9 +309,15 @@ def test_the_second_driver_of_another_job_does_not_keep_this_one_from_getting_it
 @pytest.mark.full
 def test_a_manifest_that_cannot_be_read_does_not_keep_another_job_down(rig: Rig) -> None:
     two_down(rig)
-    rig.cluster.relaunch(jobs.record(rig.store, "other").launch)
     launch = jobs.record(rig.store, "other").launch
-    rig.wait(lambda: jobs.status(rig.store, "other", launch).state is State.RUNNING, "the driver of the other job")
+    dead = jobs.status(rig.store, "other", launch)
+    rig.cluster.relaunch(launch)
+
+    def speaks() -> bool:  # until then its driver could be the one of the job that is down
+        status = jobs.status(rig.store, "other", launch)
+        return status.state is State.RUNNING and status.updated > dead.updated
+
+    rig.wait(speaks, "the driver of the other job")
     rig.store.put(keys.artifact_manifest("other", "v1"), b"{}")
     reconciler = Reconciler(rig.engine(), rig.owner(), rig.said.append, look_s=LOOK_S)
     plan = reconciler.plan()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from itertools import count
 from typing import Any
@@ -18,6 +20,7 @@ from pyspark.sql.streaming import StatefulProcessor
 from compatibility.lab import Batch, Event, Lab, final
 from compatibility.test_windows import AFTER, ALL, BEFORE, end, plain, stage, windowed
 from streamops.model.definitions import LogSink
+from streamops.store import waiting
 from streamops.versions import compatibility
 from streamops_runtime.gate import Gate
 from streamops_runtime.sinks import LogWriter
@@ -200,9 +203,22 @@ def counted(clicks: DataFrame, ttl_ms: int | None = 3_600_000) -> DataFrame:
     )  # fmt: skip
 
 
+def starts_soon() -> bool:
+    """Whether Python is up well within the 10 s that Spark's ``PythonWorkerFactory`` gives a worker of the driver.
+
+    Nothing can change those: a query that begins on a machine with too much other work fails with *connect back*.
+    """
+    began = time.monotonic()
+    subprocess.run(
+        [sys.executable, "-c", "import pyspark.sql.streaming.transform_with_state_driver_worker"], check=True
+    )
+    return time.monotonic() - began < 4
+
+
 @pytest.fixture
 def only_data(lab: Lab) -> Iterator[None]:
     """With a clock in the state Spark would run batches without data for ever."""
+    assert waiting.until(starts_soon, 600, 1), "a Python worker did not start within 4 s"
     key = "spark.sql.streaming.noDataMicroBatches.enabled"
     lab.spark.conf.set(key, "false")
     cloudpickle.register_pickle_by_value(sys.modules[__name__])  # Spark's workers have no tests on their path
