@@ -24,7 +24,11 @@ _results: list[dict[str, object]] = []
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Random faults go on as long as asked; then the last operation may take its time, and all be looked at."""
+    """The shared job is begun by the last tests: until then it would take a third of the machine from all others.
+
+    Random faults go on as long as asked; then the last operation may take its time, and all be looked at.
+    """
+    items.sort(key=lambda item: "shared" in getattr(item, "fixturenames", ()))
     for item in items:
         if "minutes" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.timeout(60 * config.getoption("--nemesis-minutes") + 1800))
