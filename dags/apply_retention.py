@@ -3,7 +3,8 @@
 
 **What it does.** For each job with `snapshots.keep` in its definition, it decides which snapshots are kept (the last
 ones, the newest of each hour, day and week; those that are pinned, in use, or the last good one) and removes the
-others. It says the reason for each. It also frees, for good, the bytes of what was removed 14 days ago or before.
+others. It says the reason for each. It also frees, for good, the bytes of what was removed 14 days ago or before. Each
+job has a task of its own, with its log and its retries.
 
 **When to use it.** It runs by itself every day at 02:10 UTC. Triggered by hand it says what it would do; tick *Apply*
 to have it done. `streamops snapshots prune JOB --apply` triggers it for one job.
@@ -22,7 +23,7 @@ each back; after that it is gone. Snapshots that others share objects with are n
 from airflow.sdk import DAG
 
 from streamops_airflow import forms, runs
-from streamops_airflow.operators.catalogue import RetentionOperator
+from streamops_airflow.operators.catalogue import JobsOperator, RetentionOperator
 
 with DAG(
     dag_id="apply_retention",
@@ -38,4 +39,6 @@ with DAG(
     },
     **{**runs.DAG_ARGS, "max_active_runs": 1, "default_args": runs.ASKED_ARGS},
 ) as dag:
-    RetentionOperator(task_id="apply_retention")
+    look = JobsOperator(task_id="look")
+    each = RetentionOperator.partial(task_id="apply_retention", map_index_template="{{ task.job }}")
+    each.expand_kwargs(look.output)

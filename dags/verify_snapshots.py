@@ -5,7 +5,7 @@
 manifest, and notes in the catalogue what it found. With *State*, local Spark also reads the state of each, and the log
 says how many rows each partition of each operator holds. The newest good snapshot of each job is also restored into a
 scratch job, once a week: it continues beside the real job, writes to measurements of its own, is recounted from the
-topic, and is removed again with its points.
+topic, and is removed again with its points. Each job has a task of its own for either, with its log.
 
 **When to use it.** It runs by itself every day at 03:10 UTC. Trigger it with *Days* 0 to read everything now, or with
 *Job* and *Snapshot* for one of them, as `streamops snapshots verify JOB/NAME --restore` does.
@@ -34,7 +34,12 @@ says so, and it is tried the next day.
 from airflow.sdk import DAG
 
 from streamops_airflow import forms, runs
-from streamops_airflow.operators.catalogue import ClearScratchOperator, RestoreTestOperator, VerifyOperator
+from streamops_airflow.operators.catalogue import (
+    ClearScratchOperator,
+    JobsOperator,
+    RestoreTestOperator,
+    VerifyOperator,
+)
 
 with DAG(
     dag_id="verify_snapshots",
@@ -57,7 +62,9 @@ with DAG(
     },
     **{**runs.DAG_ARGS, "max_active_runs": 1, "default_args": runs.ASKED_ARGS},
 ) as dag:
-    VerifyOperator(task_id="read_back")
+    look = JobsOperator(task_id="look")
+    each = {"map_index_template": "{{ task.job }}"}
+    VerifyOperator.partial(task_id="read_back", max_active_tis_per_dag=2, **each).expand_kwargs(look.output)
     # No second try by itself: what a try that died had begun is undone by the teardown.
-    tested = RestoreTestOperator(task_id="test_restore", retries=0)
-    tested >> ClearScratchOperator(task_id="clear_up").as_teardown()
+    tested = RestoreTestOperator.partial(task_id="test_restore", retries=0, max_active_tis_per_dag=1, **each)
+    tested.expand_kwargs(look.output) >> ClearScratchOperator(task_id="clear_up").as_teardown()

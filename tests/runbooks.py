@@ -27,9 +27,9 @@ def states(airflow: Airflow, run: Run) -> dict[str, str | None]:
     return {task.task_id: task.state for task in airflow.tasks(run.dag_id, run.run_id)}
 
 
-def log(airflow: Airflow, run: Run, task: str, tries: int = 1) -> str:
+def log(airflow: Airflow, run: Run, task: str, tries: int = 1, map_index: int = -1) -> str:
     """A task's log."""
-    return "\n".join(airflow.log(run.dag_id, run.run_id, task, tries))
+    return "\n".join(airflow.log(run.dag_id, run.run_id, task, tries, map_index))
 
 
 def begun(airflow: Airflow, dag_id: str, run_id: str) -> Run:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from fakes import object_server
+from stack import configure
 from streamops.model.errors import UnreachableError
 from streamops.settings import Settings
 from streamops.spark import worker_logs
@@ -27,6 +28,7 @@ BEFORE = Line(time=AT, text="", launch="deploy-1", host="node-1")
     ("text", "level", "logger", "message"),
     [
         ("2026-01-01 12:00:01,250Z DEBUG source.beta Added 3 pings", "DEBUG", "source.beta", "Added 3 pings"),
+        ("2026-01-01 12:00:01,250Z DEBUG Micro$: plan: a b", "DEBUG", "Micro$", "plan: a b"),
         ("26/01/01 12:00:01 WARN KafkaMicroBatchStream: lost", "WARNING", "KafkaMicroBatchStream", "lost"),
         ("26/01/01 12:00:01 TRACE RocksDB: put", "TRACE", "RocksDB", "put"),
         ("26/01/01 12:00:01 FATAL Main: gone", "ERROR", "Main", "gone"),
@@ -38,10 +40,26 @@ def test_lines_of_python_and_of_spark_are_understood(text: str, level: str, logg
     assert line.time.replace(microsecond=0) == AT + timedelta(seconds=1)
 
 
-def test_a_line_without_a_head_belongs_to_the_message_before() -> None:
+def test_what_the_stack_has_spark_write_is_understood() -> None:
+    (pattern,) = (line for line in configure._LOGGING.splitlines() if line.startswith("appender.stderr.layout.pattern"))
+    text = pattern.split(" = ")[1]
+    for of_log4j, value in (
+        ("%d{yyyy-MM-dd HH:mm:ss,SSS}{UTC}", "2026-01-01 12:00:01,250"),
+        ("%p", "WARN"),
+        ("%c{1}", "TaskSetManager"),
+        ("%m%n%ex", "Lost task 0"),
+    ):
+        assert of_log4j in text
+        text = text.replace(of_log4j, value)
+    line = joblogs.parse(text, BEFORE)
+    assert (line.level, line.logger, line.text) == ("WARNING", "TaskSetManager", "Lost task 0")
+
+
+@pytest.mark.parametrize("text", ["\tat java.lang.Thread.run", "2026-13-01 12:00:01,250Z INFO a b", ""])
+def test_a_line_without_a_head_belongs_to_the_message_before(text: str) -> None:
     first = joblogs.parse("26/01/01 12:00:01 ERROR Main: failed", BEFORE)
-    second = joblogs.parse("\tat java.lang.Thread.run", first)
-    assert (second.level, second.logger, second.time) == ("ERROR", "Main", first.time)
+    second = joblogs.parse(text, first)
+    assert (second.level, second.logger, second.time, second.text) == ("ERROR", "Main", first.time, text)
 
 
 def test_lines_are_kept_by_level_logger_and_time() -> None:

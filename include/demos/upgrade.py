@@ -257,7 +257,7 @@ class Demo:
                 schedule(as_defined=True)
         rule = ", ".join(f"{name} {count}" for name, count in KEEP.items())
         with self.story.part(f"What would go if only {rule} were kept (DAG apply_retention, Apply not ticked)"):
-            decided = runbooks.handed_on(RETENTION, {"job": JOB, "keep": KEEP})[JOB]["verdicts"]
+            decided = runbooks.handed_on(RETENTION, RETENTION, {"job": JOB, "keep": KEEP})["verdicts"]
             for item in decided:
                 self.say(f"  {item['name']}: {'kept' if item['keep'] else 'would be removed'}, {item['why']}")
         return {"taken": taken, "verdicts": decided}

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from fault_proxy import Faults, Proxy
 from runbooks import ended
+from stack.layout import Layout
 from streamops.clients.airflow import Airflow
 from streamops.model.errors import UnreachableError
 from streamops.settings import Settings
+from streamops_airflow.hooks.streamops import StreamOpsHook
+from support import Servers
 
 pytestmark = [pytest.mark.stack, pytest.mark.full]
 UNKNOWN = "no-such-job"  # refused by the first step: a run that touches nothing
@@ -49,3 +53,20 @@ def test_an_airflow_that_goes_on_failing_is_said_to_fail(stack: Settings) -> Non
     ):
         far.trigger("start_job", {"job": UNKNOWN})
     assert 2 <= faults.seen["unavailable"] <= 10
+
+
+def test_a_connection_test_asks_every_server_and_names_the_one_that_is_away(
+    stack: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, connection in json.loads((Layout.find().airflow / "connections.json").read_text()).items():
+        monkeypatch.setenv(f"AIRFLOW_CONN_{name.upper()}", json.dumps(connection))
+    servers = Servers()
+    assert StreamOpsHook().test_connection() == (True, "Object store, Kafka, InfluxDB, Spark master: all answer.")
+    servers.stop("influxd")
+    try:
+        answers, told = StreamOpsHook().test_connection()
+    finally:
+        servers.start("influxd")
+    assert not answers
+    assert "InfluxDB" in told
+    assert "Kafka" not in told

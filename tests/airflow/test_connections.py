@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowNotFoundException
+from airflow.sdk.exceptions import AirflowFailException, AirflowNotFoundException
 
 from stack import configure, private
 from stack.layout import Layout
@@ -27,7 +27,7 @@ from streamops.snapshots.removal import Swept
 from streamops.snapshots.retention import Verdict
 from streamops_airflow.hooks.snapshots import SnapshotHook
 from streamops_airflow.hooks.streamops import FIRST, StreamOpsHook
-from streamops_airflow.operators.catalogue import RetentionOperator, VerifyOperator
+from streamops_airflow.operators.catalogue import JobsOperator, RetentionOperator, VerifyOperator
 
 
 @pytest.fixture
@@ -80,7 +80,9 @@ def retention(pairs: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Callabl
         dag_run = SimpleNamespace(dag_id="apply_retention", run_id="run-1", run_type=kind)
         asked.clear()
         params = {"apply": True, "job": None, "keep": None, **params}
-        handed = RetentionOperator(task_id="r").do({"params": params, "dag_run": dag_run, "ti": None}, "clicks", [])
+        handed = RetentionOperator(task_id="r", job="clicks").execute(
+            {"params": params, "dag_run": dag_run, "ti": None}
+        )
         return [*asked], json.loads(json.dumps(handed))
 
     monkeypatch.setattr(housekeeping, "keep_of", lambda store, job: None)
@@ -100,9 +102,16 @@ def test_another_rule_is_that_of_one_job_and_what_was_done_is_handed_on_whole(re
     asked, told = retention(REMOVES, job="clicks", keep={"last": 2})
     assert asked[0]["keep"] == Keep(last=2)
     assert Pruned.of("clicks", told) == replace(REMOVES, swept=Swept(size=7), applied=True)
-    for job, keep, says in ((None, {"last": 2}, "goes with one job"), ("clicks", {"lst": 2}, "lst")):
-        with pytest.raises(RefusedError, match=says):
-            retention(REMOVES, job=job, keep=keep)
+    with pytest.raises(AirflowFailException, match="lst"):
+        retention(REMOVES, job="clicks", keep={"lst": 2})
+
+
+@pytest.mark.parametrize("field", ["keep", "snapshot"])
+def test_what_goes_with_one_job_is_refused_for_all(pairs: dict[str, str], field: str) -> None:
+    run = SimpleNamespace(dag_id="d", run_id="r", run_type="manual", conf={}, note="", triggering_user_name="ada")
+    context = {"params": {"job": None, field: "s1"}, "dag_run": run, "dag": SimpleNamespace(params={"job", field})}
+    with pytest.raises(AirflowFailException, match="goes with one job"):
+        JobsOperator(task_id="look").execute(context)
 
 
 def test_without_that_connection_everything_uses_the_one_identity(
@@ -127,7 +136,7 @@ def second(pairs: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> dict[str, 
 def test_one_airflow_serves_two_installations(pairs: dict[str, str], second: dict[str, str]) -> None:
     assert (StreamOpsHook().store.bucket, StreamOpsHook("eu").store.bucket) == (pairs["S3_BUCKET"], "second")
     assert StreamOpsHook("eu").retention.identity == pairs["S3_ACCESS_KEY"]  # not that of the first
-    assert VerifyOperator(task_id="v", streamops_conn_id="eu").hook.store.bucket == "second"
+    assert VerifyOperator(task_id="v", job="clicks", streamops_conn_id="eu").hook.store.bucket == "second"
 
 
 def test_an_installation_names_all_its_services_or_none(

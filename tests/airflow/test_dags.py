@@ -133,6 +133,21 @@ def test_what_heals_and_may_start_a_driver_is_a_spark_submit_operator_for_each(d
     assert look.downstream_task_ids == {"heal"}
 
 
+@pytest.mark.parametrize(
+    ("dag", "first", "each"),
+    [
+        ("scheduled_snapshots", "look", ("take",)),
+        ("apply_retention", "look", ("apply_retention",)),
+        ("verify_snapshots", "look", ("read_back", "test_restore")),
+    ],
+)
+def test_what_looks_after_snapshots_has_a_task_for_each_job(dags, dag, first, each):
+    tasks = {task.task_id: task for task in dags[dag].tasks}
+    assert not tasks[first].is_mapped
+    assert tasks[first].downstream_task_ids == set(each)
+    assert all(tasks[name].is_mapped for name in each)
+
+
 @pytest.mark.parametrize("runbook", RUNBOOKS)
 def test_only_the_outcome_decides_a_run_whose_tasks_were_skipped(dags, runbook):
     deciding = [task.task_id for task in dags[runbook].tasks if task.on_failure_fail_dagrun]

@@ -116,13 +116,13 @@ def test_every_kept_snapshot_starts_and_what_continues_from_it_matches_the_recou
 def test_a_snapshot_that_would_lose_events_is_found_out_only_by_restoring_it(airflow, job, verification):
     skipping(job, "good", "skips", 400)
     run = run_to_end(airflow, "verify_snapshots", {"job": job.name, **NOW})
-    told = log(airflow, run, "test_restore")
+    told = log(airflow, run, "test_restore", map_index=0)
     assert run.state == "failed", told
     assert states(airflow, run)["read_back"] == "success"  # every byte is what the manifest says
     check = found(job, "skips")
     assert check is not None, told
     assert "avg_1s" in check.problem
-    assert "skips" in airflow.error(run.dag_id, run.run_id, "test_restore")
+    assert "skips" in airflow.error(run.dag_id, run.run_id, "test_restore", map_index=0)
     command = [Path(sys.executable).with_name("streamops"), "snapshots", "list", job.name]
     assert "damaged" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert gone(job)

@@ -219,13 +219,13 @@ def test_retention_removes_the_surplus_and_keeps_what_is_pinned(airflow, running
         assert "is pinned: an audit" in succeeded(
             streamops("snapshots", "pin", f"{job.name}/pinned", "--reason", "an audit")
         )
-        asked = log(airflow, run_to_end(airflow, "apply_retention", {"job": job.name}), "apply_retention")
+        asked = log(airflow, run_to_end(airflow, "apply_retention", {"job": job.name}), "apply_retention", map_index=0)
         assert f"{job.name}/surplus would be removed: not kept by last 2" in asked
         assert "surplus" in {manifest.name for manifest in snapshots.list(job.store, job.name)}
         assert "not kept by last 2" in succeeded(streamops("snapshots", "prune", job.name, "--apply"))
         runs = airflow._call("GET", "/api/v2/dags/apply_retention/dagRuns", params={"order_by": "-id", "limit": 1})
         run = airflow.run("apply_retention", runs["dag_runs"][0]["dag_run_id"])
-    told = log(airflow, run, "apply_retention")
+    told = log(airflow, run, "apply_retention", map_index=0)
     assert run.state == "success", told
     assert [manifest.name for manifest in snapshots.list(job.store, job.name)] == ["pinned", "kept-1", "kept-2"]
     assert f"{job.name}/surplus removed: not kept by last 2" in told
@@ -269,7 +269,7 @@ def test_snapshots_are_read_back(airflow, running, good):
     job = running
     with at_work(job.settings, "verify_snapshots"):
         run = run_to_end(airflow, "verify_snapshots", {"job": job.name, "days": 0, "restore": False})
-    assert run.state == "success", log(airflow, run, "read_back")
+    assert run.state == "success", log(airflow, run, "read_back", map_index=0)
     for manifest in snapshots.list(job.store, job.name):
         check = marks.checks(job.store, job.name, manifest.name, manifest.attempt).checks["read back"]
         assert (check.problem, check.objects) == ("", len(manifest.objects))
@@ -395,6 +395,27 @@ def test_a_scheduler_that_dies_during_the_switch_leaves_a_run_that_ends_right(ai
     assert done.state == "succeeded"
     assert (job.record().version, job.record().launch) == (version, done.id)
     exact(job)
+
+
+def test_a_wait_whose_triggerer_is_away_is_ended_by_the_scheduler_and_tried_again(airflow, running):
+    job, servers = running, Servers()
+    Operator(job.settings).run("cancel_job", job.name)
+    servers.stop("airflow-triggerer")
+    try:
+        run = airflow.trigger("start_job", {"job": job.name, "healthy_timeout_s": 10})
+        wait_for(lambda: states(airflow, run).get("healthy") == "deferred", RUN_S, "a wait")
+        run = ended(airflow, run)
+    finally:
+        servers.start("airflow-triggerer")
+    assert run.state == "success", (states(airflow, run), operation(job, run))
+    first, *later = (log(airflow, run, "healthy", tries) for tries in range(1, tries_of(airflow, run, "healthy") + 1))
+    assert "Airflow's triggerer did not say in time what the task waits for" in first
+    assert "works" in later[-1]
+    exact(job)
+
+
+def tries_of(airflow: Airflow, run: Run, task_id: str) -> int:
+    return next(task.tries for task in airflow.tasks(run.dag_id, run.run_id) if task.task_id == task_id)
 
 
 def upgraded(airflow: Airflow, job: FreshJob) -> Run:

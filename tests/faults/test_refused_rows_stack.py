@@ -1,18 +1,24 @@
-"""Rows that InfluxDB does not take: the job runs on, they are put aside, and nothing else is missing."""
+"""What is written to InfluxDB: rows that it does not take are put aside, and another bucket gets what comes next."""
 
 from __future__ import annotations
 
 import json
 import time
+from collections import defaultdict
+from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import Producer
+from influxdb_client import InfluxDBClient
 from typer.testing import CliRunner
 
-from fresh_job import FreshJob, wait_for
+from fresh_job import FreshJob, publish_quickly, wait_for
+from stack.layout import Layout
 from streamops.cli import app
 from streamops.clients.influx import Points
+from streamops.clients.kafka import Ledger
 from streamops.model.records import State
+from streamops.settings import Settings
 from streamops.store import quarantine
 from support import invariant, mark
 
@@ -21,33 +27,44 @@ HOSTILE = ("ends in \\", "L" * 70_000, "tab\tbed", "line\nbreak")
 FINE = ("a b", "a,b=c", 'quote"d', "back\\slash", "ünïcödé 💹", "=", ",", "#", "'", "trailing space ")
 
 
-def test_rows_that_influxdb_refuses_are_put_aside_and_the_job_runs_on(stack, operator, tmp_path):
-    job = FreshJob.publish(stack, tmp_path, versions=("v1",))
-    producer = Producer({"bootstrap.servers": stack.kafka_bootstrap_servers})
+@pytest.fixture(scope="module")
+def writing(stack, operator, tmp_path_factory) -> Iterator[FreshJob]:
+    """v1 at work."""
+    job = FreshJob.publish(stack, tmp_path_factory.mktemp("writing"), versions=("v1",))
     with job.trades(200, 5):
         operator.run("deploy_job", job.name, version="v1")
-        start = mark(job)
-        at = int(time.time() * 1000)
-        for symbol in (*HOSTILE, *FINE):
-            trade = {"symbol": symbol, "price": 100, "quantity": 1, "time": at}
-            producer.produce(job.name, json.dumps(trade).encode(), timestamp=at)
-        producer.flush(30)
-        wait_for(
-            lambda: len(list(quarantine.read(job.store, job.name))) == len(HOSTILE), 120, "the points in the quarantine"
-        )
-        invariant(job, start)
-        assert job.status().state == State.RUNNING
-        assert job.status().stages["avg_1s"].refused_rows == len(HOSTILE)
-        operator.run("cancel_job", job.name)
-        operator.run("start_job", job.name)  # what was refused is read and refused again at most, and harms nobody
-        invariant(job, start)
+        yield job
+    operator.run("delete_job", job.name)
+
+
+def measurement(job: FreshJob) -> str:
+    return f"{job.name.replace('-', '_')}_avg_1s"
+
+
+def test_rows_that_influxdb_refuses_are_put_aside_and_the_job_runs_on(writing, stack, operator, tmp_path):
+    job = writing
+    producer = Producer({"bootstrap.servers": stack.kafka_bootstrap_servers})
+    start = mark(job)
+    at = int(time.time() * 1000)
+    for symbol in (*HOSTILE, *FINE):
+        trade = {"symbol": symbol, "price": 100, "quantity": 1, "time": at}
+        producer.produce(job.name, json.dumps(trade).encode(), timestamp=at)
+    producer.flush(30)
+    wait_for(
+        lambda: len(list(quarantine.read(job.store, job.name))) == len(HOSTILE), 120, "the points in the quarantine"
+    )
+    invariant(job, start)
+    assert job.status().state == State.RUNNING
+    assert job.status().stages["avg_1s"].refused_rows == len(HOSTILE)
+    operator.run("cancel_job", job.name)
+    operator.run("start_job", job.name)  # what was refused is read and refused again at most, and harms nobody
+    invariant(job, start)
 
     report = job.recount()
-    measurement = f"{job.name.replace('-', '_')}_avg_1s"
     refused = {item.measurement: item.refused for item in report.measurements}
-    assert (report.clean, refused[measurement]) == (True, len(HOSTILE)), report.reason
+    assert (report.clean, refused[measurement(job)]) == (True, len(HOSTILE)), report.reason
     points = Points(stack)
-    found = {tags[0] for _, tags, _ in points.read(measurement, at // 1000 * 1000, at + 2000, ("symbol",))}
+    found = {tags[0] for _, tags, _ in points.read(measurement(job), at // 1000 * 1000, at + 2000, ("symbol",))}
     assert set(FINE) <= found  # as they were, character by character
 
     file = tmp_path / "refused.jsonl"
@@ -60,7 +77,64 @@ def test_rows_that_influxdb_refuses_are_put_aside_and_the_job_runs_on(stack, ope
     file.write_text("".join(f"{json.dumps(item)}\n" for item in corrected))
     assert CliRunner().invoke(app, ["quarantine", "write", job.name, str(file)]).exit_code == 0
     assert list(quarantine.read(job.store, job.name)) == []
-    found = {tags[0] for _, tags, _ in points.read(measurement, at // 1000 * 1000, at + 2000, ("symbol",))}
+    found = {tags[0] for _, tags, _ in points.read(measurement(job), at // 1000 * 1000, at + 2000, ("symbol",))}
     assert {"corrected 0", "corrected 1"} <= found
     points.close()
-    operator.run("delete_job", job.name)
+
+
+@pytest.fixture
+def elsewhere(stack: Settings) -> Iterator[Settings]:
+    """Another bucket, which the nodes know by the secret *elsewhere*."""
+    file, bucket = Layout.find().node / "node.env", f"{stack.influx_bucket}-elsewhere"
+    known = file.read_text()
+    found = stack.model_copy(update={"influx_bucket": bucket})
+    token = stack.influx_token.get_secret_value()
+    parts = {"URL": stack.influx_url, "ORG": stack.influx_org, "TOKEN": token, "BUCKET": bucket}
+    with InfluxDBClient(url=stack.influx_url, token=token, org=stack.influx_org) as client:
+        made = client.buckets_api().create_bucket(bucket_name=bucket, org=stack.influx_org)
+        file.write_text(known + "".join(f"ELSEWHERE_{name}={value}\n" for name, value in parts.items()))
+        yield found
+        file.write_text(known)
+        client.buckets_api().delete_bucket(made)
+
+
+def averages(job: FreshJob, from_ms: int, to_ms: int) -> dict[tuple[int, str], float]:
+    """What the topic comes to: by the end of the second and symbol."""
+    prices: dict[tuple[int, str], list[int]] = defaultdict(list)
+    ledger = Ledger(job.settings)
+    for *_, value in ledger.read(job.name, {"0": 0}, ledger.end_offsets(job.name)):
+        trade = json.loads(value)
+        end = (trade["time"] // 1000 + 1) * 1000
+        if from_ms <= end < to_ms:
+            prices[end, trade["symbol"]].append(trade["price"])
+    ledger.close()
+    return {key: sum(found) / len(found) for key, found in prices.items()}
+
+
+def written(job: FreshJob, settings: Settings, from_ms: int, to_ms: int) -> dict[tuple[int, str], float]:
+    points = Points(settings)
+    found = {(at, *tags): value for at, tags, value in points.read(measurement(job), from_ms, to_ms, ("symbol",))}
+    points.close()
+    return found
+
+
+def test_another_bucket_goes_on_where_the_first_one_ends(writing, stack, elsewhere, operator):
+    """The state is kept: no second is missing, none is partial, and none is in neither or in both."""
+    job = writing
+    text = (job.directory / "v1.yaml").read_text()
+    changed = text.replace("version: v1", "version: elsewhere").replace("secret: influx", "secret: elsewhere")
+    (job.directory / "elsewhere.yaml").write_text(changed)
+    publish_quickly(job.store, job.directory, "elsewhere", like="v1")
+    job.caught_up()
+    from_ms = int(time.time() * 1000) // 1000 * 1000
+    done = operator.run("upgrade_job", job.name, version="elsewhere", recount=False)
+    assert done.facts("check")["outcomes"] == {"avg_1s": "kept"}
+    now = int(time.time() * 1000)
+    to_ms = now // 1000 * 1000 + 5000
+    wait_for(lambda: any(at >= to_ms for at, _ in written(job, elsewhere, now, now + 300_000)), 120, "points there")
+    before, after = (written(job, settings, from_ms, to_ms) for settings in (stack, elsewhere))
+    assert before
+    assert after
+    assert not set(before) & set(after)
+    assert {**before, **after} == pytest.approx(averages(job, from_ms, to_ms))
+    operator.run("cancel_job", job.name)  # before its bucket goes

@@ -204,7 +204,7 @@ def prune(
     else:
         asked = {"job": job, "apply": True, "keep": keep.model_dump(mode="json") if keep else None}
         with Airflow(settings) as airflow:
-            found = Runbooks(airflow, store).handed_on("apply_retention", asked)[job]
+            found = Runbooks(airflow, store).handed_on("apply_retention", "apply_retention", asked)
         if "held" in found:
             raise LockedError(f"Nothing was done. {found['held']}")
         done = Pruned.of(job, found)
@@ -282,7 +282,7 @@ def _restored(settings: Settings, store: ObjectStore, job: str, name: str, *, st
     """Have the runbook restore a snapshot; what that found."""
     asked = {"job": job, "snapshot": name, "state": state, "restore": True}
     with Airflow(settings) as airflow:
-        Runbooks(airflow, store).handed_on("verify_snapshots", asked, "test_restore")
+        Runbooks(airflow, store).handed_on("verify_snapshots", "test_restore", asked)
     return marks.checks(store, job, name, catalogue.load(store, job, name).attempt).checks["restored"]
 
 

@@ -114,7 +114,12 @@ class Airflow:
     def tasks(self, dag_id: str, run_id: str) -> list[Task]:
         """The run's tasks, those that started first in front."""
         path = f"/api/v2/dags/{quote(dag_id)}/dagRuns/{_path(run_id)}/taskInstances"
-        entries = self._call("GET", path, params={"limit": 100})["task_instances"]
+        entries: list[dict[str, Any]] = []
+        while True:
+            page = self._call("GET", path, params={"limit": 100, "offset": len(entries)})
+            entries += page["task_instances"]
+            if not page["task_instances"] or len(entries) >= page["total_entries"]:
+                break
         found = [
             Task(
                 entry["task_id"],
@@ -148,14 +153,14 @@ class Airflow:
             return []
         return [{"event": line} if isinstance(line, str) else line for line in content]
 
-    def xcom(self, dag_id: str, run_id: str, task_id: str, key: str = "return_value") -> Any:
+    def xcom(self, dag_id: str, run_id: str, task_id: str, key: str = "return_value", *, map_index: int = -1) -> Any:
         """A value that a task handed on, or None."""
         path = (
             f"/api/v2/dags/{quote(dag_id)}/dagRuns/{_path(run_id)}/taskInstances/{quote(task_id)}"
             f"/xcomEntries/{quote(key)}"
         )
         try:
-            return self._call("GET", path)["value"]
+            return self._call("GET", path, params={"map_index": map_index})["value"]
         except NotFoundError:
             return None
 

@@ -162,11 +162,8 @@ class Runbooks:
             return operation
         raise self._failure(run, operation)
 
-    def handed_on(self, dag_id: str, conf: Mapping[str, Any], task: str = "") -> dict[str, Any]:
-        """Trigger a DAG that is no operation; what a task of it handed on at its end.
-
-        Args:
-            task: left out, the one that has the name of the DAG.
+    def handed_on(self, dag_id: str, task: str, conf: Mapping[str, Any]) -> Any:
+        """Trigger a DAG that has a task for each job, for one job; what that task handed on at its end.
 
         Raises:
             RefusedError: Airflow did not accept the values.
@@ -183,7 +180,7 @@ class Runbooks:
                 if time.monotonic() - heard > PATIENCE_S:
                     raise
         if run.state == "success":
-            return dict(self.airflow.xcom(run.dag_id, run.run_id, task or dag_id))
+            return self.airflow.xcom(run.dag_id, run.run_id, task, map_index=0)
         raise self._failure(run, None)
 
     def _triggered(self, dag_id: str, conf: Mapping[str, Any]) -> Run:

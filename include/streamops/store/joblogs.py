@@ -23,11 +23,12 @@ Level = Literal["TRACE", "DEBUG", "INFO", "WARNING", "ERROR"]
 ORDER: dict[str, int] = {"TRACE": 5, "DEBUG": 10, "INFO": 20, "WARNING": 30, "ERROR": 40}
 _SAME = {"WARN": "WARNING", "FATAL": "ERROR", "CRITICAL": "ERROR"}
 
-# What Python's loggers of the runner and of sources write, and what Spark's own write.
-_PYTHON = re.compile(
-    r"(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3})Z (?P<level>[A-Z]+) (?P<logger>[\w.-]+) (?P<text>.*)"
+# How Python's loggers begin a line, and Spark's, with a colon after the logger. Clusters that StreamOps did not
+# set up have Spark's own pattern, with slashes in the date.
+_HEAD = re.compile(
+    r"(?P<time>(?:\d{4}-\d\d-\d\d|\d\d/\d\d/\d\d) \d\d:\d\d:\d\d(?:,\d{3}Z)?) "
+    r"(?P<level>[A-Z]+) (?P<logger>[\w.$-]+):? (?P<text>.*)"
 )
-_SPARK = re.compile(r"(?P<time>\d\d/\d\d/\d\d \d\d:\d\d:\d\d) (?P<level>[A-Z]+) (?P<logger>[\w.$-]+): (?P<text>.*)")
 
 
 class Line(BaseModel):
@@ -71,11 +72,13 @@ def parse(text: str, before: Line) -> Line:
     Credentials are left out of it.
     """
     text = without_credentials(text)
-    if match := _PYTHON.fullmatch(text):
-        moment = datetime.strptime(match["time"], "%Y-%m-%d %H:%M:%S,%f")
-    elif match := _SPARK.fullmatch(text):
-        moment = datetime.strptime(match["time"], "%y/%m/%d %H:%M:%S")
-    else:
+    match = _HEAD.fullmatch(text)
+    if match is None:
+        return before.model_copy(update={"text": text})
+    form = "%y/%m/%d %H:%M:%S" if "/" in match["time"] else "%Y-%m-%d %H:%M:%S,%fZ"
+    try:
+        moment = datetime.strptime(match["time"], form)
+    except ValueError:
         return before.model_copy(update={"text": text})
     level = _SAME.get(match["level"], match["level"])
     return before.model_copy(

@@ -38,7 +38,7 @@ MAY_PASS = (UnreachableError, ConflictError, LeaseLostError, OvertakenError)
 WHY = "why_it_failed"  # under which a task whose last try failed tells the teardowns, whatever server is away
 # The trigger says itself that the time is over. Airflow's scheduler does if no triggerer runs; killed, one is replaced
 # within half a minute.
-_GRACE = timedelta(minutes=2)
+_GRACE = timedelta(minutes=1)
 
 
 @contextmanager

@@ -19,7 +19,6 @@ from streamops.upkeep import scheduled
 from streamops.upkeep.restore_tests import RestoreTests
 from streamops_airflow import assets, runs
 from streamops_airflow.operators.base import (
-    MAY_PASS,
     BringsBackOperator,
     OperationOperator,
     StreamOpsOperator,
@@ -73,123 +72,124 @@ class TakeScheduledOperator(BringsBackOperator):
 
 
 class JobsOperator(StreamOpsOperator):
-    """Does something for the job of the form, or for every job; one that fails does not stop the others."""
+    """Finds the jobs that a run is about. XCom: the arguments of a task for each."""
 
-    def execute(self, context: Context) -> dict[str, Any]:
-        """Do it. Raises AirflowFailException with everything that went wrong, or AirflowException if that may pass."""
-        asked = context["params"].get("job")
+    def execute(self, context: Context) -> list[dict[str, str]]:
+        """The job of the form, or every job."""
         for line in runs.told(context):
             self.log.info("%s", line)
+        params = context["params"]
         with plain_errors():
             runs.require_known(context)
-            jobs = [checked("job", asked)] if asked else job_state.names(self.hook.store)
-        wrong: list[str] = []
-        facts: dict[str, Any] = {}
-        again = False
-        for job in jobs:
+            if alone := [name for name in ("keep", "snapshot") if params.get(name) and not params["job"]]:
+                raise RefusedError(f"{alone[0].capitalize()} goes with one job: name it. Nothing was touched.")
+            jobs = [checked("job", params["job"])] if params["job"] else job_state.names(self.hook.store)
+        self.log.info("Of %s", ", ".join(jobs) or "no job: there is none")
+        return [{"job": job} for job in jobs]
+
+
+class RetentionOperator(StreamOpsOperator):
+    """Applies a job's retention rule; triggered by hand without *Apply*, it only says what it would do."""
+
+    def __init__(self, *, job: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.job = job
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Plan or prune; a job that is held is left for the next time."""
+        with plain_errors():
+            keep = self._keep(context["params"]["keep"])
+            if not (context["params"]["apply"] or runs.by_schedule(context)):
+                return self._planned(keep)
             try:
-                facts[job] = self.do(context, job, wrong)
-            except StreamOpsError as error:
-                wrong.append(f"{job}: {error}")
-                again |= isinstance(error, MAY_PASS)
-        if wrong:
-            raise (AirflowException if again else AirflowFailException)(" | ".join(wrong))
-        return facts
+                return self.hook.prune(self.job, keep).told()
+            except LockedError as error:
+                self.log.warning("%s is left alone: %s", self.job, error)
+                return {"held": str(error)}
 
-    def do(self, context: Context, job: str, wrong: list[str]) -> Any:
-        """What is to do for one job; what is wrong is appended."""
-        raise NotImplementedError
+    def _planned(self, keep: Keep | None) -> dict[str, Any]:
+        planned = self.hook.would_prune(self.job, keep)
+        for verdict in planned.verdicts:
+            what = "kept" if verdict.keep else "would be removed"
+            self.log.info("%s/%s %s: %s", self.job, verdict.name, what, verdict.why)
+        self.log.info("Nothing was touched; tick Apply to have it done")
+        would_remove = [verdict.name for verdict in planned.verdicts if not verdict.keep]
+        return {"would_remove": would_remove, "verdicts": planned.told()["verdicts"]}
 
-
-class RetentionOperator(JobsOperator):
-    """Applies each job's retention rule; triggered by hand without *Apply*, it only says what it would do."""
-
-    def do(self, context: Context, job: str, wrong: list[str]) -> Any:
-        """Plan or prune one job; a job that is held is left for the next time."""
-        keep = self._keep(context["params"]["keep"], context["params"]["job"])
-        if not (context["params"]["apply"] or runs.by_schedule(context)):
-            planned = self.hook.would_prune(job, keep)
-            for verdict in planned.verdicts:
-                what = "kept" if verdict.keep else "would be removed"
-                self.log.info("%s/%s %s: %s", job, verdict.name, what, verdict.why)
-            self.log.info("Nothing was touched; tick Apply to have it done")
-            would_remove = [verdict.name for verdict in planned.verdicts if not verdict.keep]
-            return {"would_remove": would_remove, "verdicts": planned.told()["verdicts"]}
-        try:
-            done = self.hook.prune(job, keep)
-        except LockedError as error:
-            self.log.warning("%s is left alone: %s", job, error)
-            return {"held": str(error)}
-        return done.told()
-
-    def _keep(self, asked: dict[str, Any] | None, job: str | None) -> Keep | None:
+    def _keep(self, asked: dict[str, Any] | None) -> Keep | None:
         if asked is None:
             return None
-        if job is None:
-            raise RefusedError(
-                "Keep goes with one job: name it, or leave both to the definitions. Nothing was touched."
-            )
         try:
             return Keep.model_validate(asked)
         except ValidationError as error:
             raise RefusedError(f"The rule is refused: {wrong_fields(error, 'keep')}. Nothing was touched.") from None
 
 
-class VerifyOperator(JobsOperator):
-    """Reads back every snapshot that was not read for some days and, if asked, lets Spark read its state."""
+class VerifyOperator(StreamOpsOperator):
+    """Reads back a job's snapshots that were not read for some days and, if asked, lets Spark read their state."""
 
-    def do(self, context: Context, job: str, wrong: list[str]) -> Any:
-        """Read one job's; what is damaged is noted in the catalogue and fails the run at the end."""
-        if name := _one(context):
-            self.hook.verify(job, name, state=context["params"]["state"])
-            return {"damaged": 0}
-        fresh = timedelta(days=context["params"]["days"])
-        found = self.hook.verify_due(job, fresh, state=context["params"]["state"])
-        wrong += found
-        return {"damaged": len(found)}
+    def __init__(self, *, job: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.job = job
+
+    def execute(self, context: Context) -> None:
+        """Read them. Raises AirflowFailException: some are damaged, which is noted in the catalogue."""
+        params = context["params"]
+        with plain_errors():
+            if params["snapshot"]:
+                self.hook.verify(self.job, checked("snapshot", params["snapshot"]), state=params["state"])
+                return
+            damaged = self.hook.verify_due(self.job, timedelta(days=params["days"]), state=params["state"])
+        if damaged:
+            raise AirflowFailException(" | ".join(damaged))
 
 
-def _one(context: Context) -> str:
-    """The only snapshot that the form names, if it does. Raises RefusedError."""
-    name = context["params"]["snapshot"]
-    if name and not context["params"]["job"]:
-        raise RefusedError("Snapshot goes with one job: name it. Nothing was touched.")
-    return checked("snapshot", name) if name else ""
+class RestoreTestOperator(BringsBackOperator):
+    """Restores a job's newest snapshot into a scratch job, lets that continue, and recounts it."""
+
+    def __init__(self, *, job: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.job = job
+
+    def execute(self, context: Context) -> None:
+        """Test it, if it is due.
+
+        Raises:
+            AirflowSkipException: the form says not to.
+            AirflowFailException: it does not continue rightly, which is noted in the catalogue.
+        """
+        params = context["params"]
+        if not params["restore"]:
+            raise AirflowSkipException("This run makes no restore tests.")
+        with plain_errors():
+            tests = _tests(self, context)
+            if params["snapshot"]:
+                tests.run(self.job, checked("snapshot", params["snapshot"]))
+                return
+            wrong = tests.run_due(self.job, now(), timedelta(days=params["restore_days"]))
+        if wrong:
+            raise AirflowFailException(wrong)
+
+
+class ClearScratchOperator(BringsBackOperator):
+    """Removes what the restore tests of this run left that were killed; usually there is nothing."""
+
+    def execute(self, context: Context) -> list[str]:
+        """Remove it. XCom: the jobs of which something was left. What fails does not stop the others."""
+        cleared, wrong = [], []
+        tests = _tests(self, context)
+        for job in job_state.names(self.hook.store):
+            try:
+                cleared += [job] if tests.clear(job) else []
+            except LockedError as error:
+                self.log.info("%s", error)
+            except StreamOpsError as error:
+                wrong.append(f"{job}: {error}")
+        if wrong:
+            raise AirflowException(" | ".join(wrong))
+        return cleared
 
 
 def _tests(operator: OperationOperator, context: Context) -> RestoreTests:
     owner = runs.owner(context, "schedule")
     return RestoreTests(operator.hook.settings, operator.engine(context), owner, operator.log.info)
-
-
-class RestoreTestOperator(JobsOperator, BringsBackOperator):
-    """Restores each job's newest snapshot into a scratch job, lets that continue, and recounts it."""
-
-    def execute(self, context: Context) -> dict[str, Any]:
-        """Test what is due. Raises AirflowSkipException when the form says not to."""
-        if not context["params"]["restore"]:
-            raise AirflowSkipException("This run makes no restore tests.")
-        return super().execute(context)
-
-    def do(self, context: Context, job: str, wrong: list[str]) -> Any:
-        """Test one job's; a snapshot that does not continue rightly is noted, and fails the run at the end."""
-        if name := _one(context):
-            _tests(self, context).run(job, name)
-            return {"wrong": False}
-        fresh = timedelta(days=context["params"]["restore_days"])
-        found = _tests(self, context).run_due(job, now(), fresh)
-        if found:
-            wrong.append(found)
-        return {"wrong": bool(found)}
-
-
-class ClearScratchOperator(JobsOperator, BringsBackOperator):
-    """Removes what a restore test left that was killed."""
-
-    def do(self, context: Context, job: str, wrong: list[str]) -> Any:
-        """Remove one job's; usually there is nothing."""
-        try:
-            return {"removed": _tests(self, context).clear(job)}
-        except LockedError as error:
-            self.log.info("%s", error)
-            return {"removed": False}
