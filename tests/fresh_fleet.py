@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 import time
 import uuid
@@ -52,6 +53,12 @@ class Fleet:
     @property
     def addresses(self) -> dict[str, str]:
         return {"alpha": str(self.alpha), "beta": f"http://127.0.0.1:{self.port}/pings"}
+
+    def move(self) -> None:
+        """Have both simulators, which do not run now, write and serve elsewhere from now on."""
+        there = self.alpha.with_name("alpha-elsewhere")
+        shutil.copytree(self.alpha, there)
+        self.alpha, self.port = there, _free_port()
 
     def simulator(self, name: Literal["alpha", "beta"], vehicles: int = 10) -> AbstractContextManager[None]:
         """A simulator at work; without vehicles, beta only serves what it has given out before."""

@@ -5,6 +5,7 @@ One job serves all tests; each begins with the job running, whatever the one bef
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -16,6 +17,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psutil
 import pytest
 from pydantic import SecretStr
@@ -255,6 +257,17 @@ def test_a_snapshot_that_is_due_is_taken_and_once(airflow, running):
     assert second == first or second.slot > first.slot  # only when the next one is due
     snapshots.verify(job.store, snapshots.load(job.store, job.name, first.snapshot))
     assert job.runs("v2")
+
+
+def test_the_graph_of_what_runs_leads_to_sparks_own_pages(running):
+    told = json.loads(succeeded(streamops("jobs", "graph", running.name, "--json")))
+    assert told["version"] == running.record().version
+    stages = {node["name"]: " ".join(node["details"]) for node in told["nodes"] if node["kind"] == "stage"}
+    assert set(stages) == set(running.status().stages)
+    assert "aggregation by tumbling window of 1 second, trades.symbol" in stages["avg_1s"]
+    pages = {name: httpx.get(page, timeout=30, follow_redirects=True) for name, page in told["pages"].items()}
+    assert {name: page.status_code for name, page in pages.items()} == {"master": 200, "driver": 200, "queries": 200}
+    assert all(stage in pages["queries"].text for stage in stages)
 
 
 @pytest.fixture(scope="module")

@@ -39,8 +39,8 @@ READS = """
     versions sums; check sums v1 --accept-loss a --accept-loss b; get there.yaml; diff there.yaml; jobs list;
     snapshots list; snapshots show sums/s; snapshots removed sums; snapshots prune sums --last 1;
     snapshots diff sums/s sums/t; snapshots export sums/t t.tar; snapshots schedule;
-    operations list; operations show op; receipts list; receipts show op; rehearsals list; libraries list;
-    quarantine list sums; quarantine export sums points.jsonl
+    jobs graph sums; operations list; operations show op; receipts list; receipts show op; rehearsals list;
+    libraries list; quarantine list sums; quarantine export sums points.jsonl
 """
 SENDS = {"snapshots import", "quarantine write"}  # a file, which the run then finds
 ADDS = {"publish", "libraries publish"}  # what nothing uses yet

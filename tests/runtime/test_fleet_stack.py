@@ -81,6 +81,16 @@ def _story(fleet: Fleet, operator: Operator) -> None:
             wait_for(lambda: len(_readers(fleet)) == 2, WAIT_S, "files of alpha read on two members")
     found = fleet.recounted()
     assert found.clean, found
+    # Both sources move: the files with what was read of them to another directory, the service to another address.
+    fleet.move()
+    again = {"version": "v2", "snapshot": "moved", "standby": False, "addresses": fleet.addresses}
+    moved = operator.run("upgrade_job", fleet.name, **again)
+    assert moved.facts("check")["outcomes"] == {"vehicles": "kept with caveat"}
+    before = fleet.saved()
+    with fleet.simulator("alpha"), fleet.simulator("beta"):
+        wait_for(lambda: fleet.saved() > before + 40, WAIT_S, "pings that come from the new places")
+    found = fleet.recounted()
+    assert found.clean, found
 
 
 def _debugging(fleet: Fleet, launch: str) -> set[str]:

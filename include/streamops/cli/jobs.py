@@ -7,6 +7,8 @@ from contextlib import closing
 from typing import Annotated
 
 import typer
+from rich.markup import escape
+from rich.tree import Tree
 
 from streamops.cli import console, verbs
 from streamops.cli.advice import SILENT_S, Advice, Look, advise
@@ -15,13 +17,14 @@ from streamops.clients.kafka import Ledger
 from streamops.cluster.supervised_nodes import SupervisedNodes
 from streamops.cluster.view import Shares, shares
 from streamops.model import records
-from streamops.model.errors import DamagedError, NotFoundError, StreamOpsError
+from streamops.model.errors import DamagedError, NotFoundError, RefusedError, StreamOpsError
 from streamops.model.records import FINAL, LIVE, Deployment, DriverStatus, JobRecord, Lease, Offsets, State
 from streamops.settings import Settings
 from streamops.store import documents, keys
 from streamops.store import jobs as job_state
 from streamops.store.object_store import ObjectStore
-from streamops.versions import artifacts
+from streamops.versions import artifacts, fingerprints
+from streamops.versions import graph as execution
 
 app = console.noun("List, show, pause or resume jobs.")
 
@@ -101,6 +104,42 @@ def show(job: Annotated[str, typer.Argument(help="The job.")], json: console.Jso
         console.say(f"- {reason}")
     console.out.print("[bold]Next:[/] ", end="")
     console.say(advice.next_step)
+
+
+@app.command("graph")
+def graph(job: Annotated[str, typer.Argument(help="The job.")], json: console.Json = False) -> None:
+    """Draw what a job is made of: sources, stages with their operators, sinks, and where Spark shows its own graph."""
+    settings, store = console.settings(), console.store()
+    record, deployment, _, status = read_job(store, job)
+    if deployment is None:
+        raise RefusedError(
+            f"Job {job} was never deployed, so nothing of it runs; 'streamops deploy {job} VERSION' runs it."
+        )
+    manifest = artifacts.load_manifest(store, record.job, deployment.version)
+    plans = fingerprints.read(manifest.fingerprints, manifest.definition.stages)
+    found = execution.graph(manifest.definition, plans, deployment.topics)
+    driver = status.ui if status and status.state not in FINAL else ""
+    pages = {"master": settings.spark_ui, "driver": driver, "queries": f"{driver}/StreamingQuery/" if driver else ""}
+    if json:
+        console.show_json({"job": job, "version": deployment.version, **found.model_dump(), "pages": pages})
+        return
+    tree = Tree(f"[bold]{escape(record.job)}[/] {escape(deployment.version)}", highlight=False)
+    drawn: set[str] = set()
+    for node in found.roots:
+        _draw(found, node, tree, drawn)
+    console.out.print(tree)
+    for name, page in pages.items():
+        console.say(f"Spark's page of the {name}: {page or 'none, since no driver runs'}")
+
+
+def _draw(found: execution.Graph, node: execution.Node, above: Tree, drawn: set[str]) -> None:
+    """A node and what comes after it; what several nodes flow into is drawn once."""
+    again = node.id in drawn
+    drawn.add(node.id)
+    details = "above" if again else "; ".join(node.details)
+    branch = above.add(f"{node.kind} [bold]{escape(node.name)}[/]{f': {escape(details)}' if details else ''}")
+    for following in found.after(node.id) if not again else ():
+        _draw(found, following, branch, drawn)
 
 
 app.command("pause", help="Keep reconciliation away from a job: it is not started again by itself.")(verbs.pause)
