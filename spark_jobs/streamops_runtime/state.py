@@ -85,7 +85,7 @@ def rows(spark: SparkSession, place: Place, choice: Choice) -> Iterator[dict[str
     store = choose(stores(spark, place), choice)
     found = matching(frame(spark, place, store, choice.variable), choice)
     shown = [name for name in found.columns if name != PARTITION]
-    as_json = F.to_json(F.struct(*shown, F.col(PARTITION).alias("partition")), {"ignoreNullFields": "false"})
+    as_json = _json(*shown, F.col(PARTITION).alias("partition"))
     total = found.count()
     if choice.limit and total:
         # by key, so that the same question has the same answer; only so many rows are kept while sorting
@@ -93,6 +93,37 @@ def rows(spark: SparkSession, place: Place, choice: Choice) -> Iterator[dict[str
         for row in first.collect():
             yield {"row": json.loads(row.row)}
     yield {"store": store.model_dump(), "total": total}
+
+
+def differences(spark: SparkSession, first: Place, second: Place, choice: Choice) -> Iterator[dict[str, Any]]:
+    """What ``streamops.snapshots.state.differences`` expects, line by line."""
+    store = choose(stores(spark, first), choice)
+    choose(stores(spark, second), choice)
+    sides = []
+    for name, place in (("first", first), ("second", second)):
+        configure(spark, place.partitions)  # of which the two may have different numbers
+        found = matching(frame(spark, place, store, choice.variable), choice)
+        kept = [column for column in found.columns if column not in ("key", PARTITION)]
+        # Lists and maps have several rows for a key.
+        by_key = found.groupBy(_json("key").alias("key")).agg(F.sort_array(F.collect_list(_json(*kept))).alias(name))
+        sides.append(by_key.localCheckpoint())
+    both = sides[0].join(sides[1], "key", "full_outer")
+    one, two = F.col("first"), F.col("second")
+    differs = ~one.eqNullSafe(two)
+    told = both.agg(
+        F.count_if(~differs).alias("equal"),
+        F.count_if(differs & one.isNotNull() & two.isNotNull()).alias("changed"),
+        F.count_if(two.isNull()).alias("only_first"),
+        F.count_if(one.isNull()).alias("only_second"),
+    ).head()
+    for row in both.where(differs).orderBy("key").limit(choice.limit).collect() if choice.limit else ():
+        kept = {name: [json.loads(text) for text in row[name]] if row[name] else None for name in ("first", "second")}
+        yield {"row": {"key": json.loads(row["key"])["key"], **kept}}
+    yield {"store": store.model_dump(), **told.asDict()}
+
+
+def _json(*columns: str | Column) -> Column:
+    return F.to_json(F.struct(*columns), {"ignoreNullFields": "false"})
 
 
 def counts(spark: SparkSession, place: Place) -> Iterator[dict[str, Any]]:
@@ -164,14 +195,23 @@ def _say(answer: dict[str, Any]) -> None:
     print(json.dumps(answer), flush=True)
 
 
+def _answered(spark: SparkSession, query: Query) -> Iterator[tuple[Place, Iterator[dict[str, Any]]]]:
+    """What is answered of each place."""
+    if query.kind == "differences":
+        first, second = query.places
+        yield first, differences(spark, first, second, query.choice)
+        return
+    for place in query.places:
+        yield place, rows(spark, place, query.choice) if query.kind == "rows" else counts(spark, place)
+
+
 def main(arguments: list[str]) -> int:
     """Entry point. Exit code 0 also when state cannot be read: that is an answer."""
     query = Query.model_validate_json(arguments[0])
     with local_spark() as spark:
-        for place in query.places:
+        for place, answers in _answered(spark, query):
             configure(spark, place.partitions)
             try:
-                answers = rows(spark, place, query.choice) if query.kind == "rows" else counts(spark, place)
                 for answer in answers:
                     _say(answer)
             except RefusedError as error:

@@ -203,6 +203,33 @@ def test_a_limit_says_how_many_more_there_are(session: SparkSession, places: dic
     assert read(session, places["once"], limit=0) == ([], KEYS)
 
 
+def test_two_states_are_compared_by_key(session: SparkSession, written: Path, places: dict[str, Place]) -> None:
+    """The whole checkpoint holds the batches before, and may lie in another number of partitions."""
+    now = places["chain"]
+    before = now.model_copy(update={"directory": str(written / "chain"), "batch": 3})
+
+    def compared(first: Place, second: Place, **choice: object) -> tuple[dict[str, dict], dict]:
+        *found, head = reader.differences(session, first, second, Choice(**choice))
+        return {row["row"]["key"]["k"]: row["row"] for row in found}, head
+
+    rows, told = compared(now, now, operator=0)
+    assert (rows, told["equal"], told["changed"]) == ({}, KEYS, 0)
+    rows, told = compared(before, now, operator=0)
+    assert (told["equal"], told["changed"], told["only_first"], told["only_second"]) == (0, KEYS, 0, 0)
+    assert {name: row["second"] for name, row in rows.items()} == {
+        name: [{"value": {"sum": value}}] for name, value in sums(range((FILES - 1) * ROWS)).items()
+    }
+    rows, told = compared(before, now, operator=PANES, limit=3)  # other panes are open
+    assert (len(rows), told["only_first"], told["only_second"]) == (3, 2 * KEYS, KEYS)
+    assert all((row["first"] is None) != (row["second"] is None) for row in rows.values())
+    rows, told = compared(before, now, operator=0, keys=(("k", "k3"),))
+    assert (list(rows), told["changed"]) == (["k3"], 1)
+    rows, _ = compared(places["counted"], places["counted"], variable="count")
+    assert rows == {}
+    with pytest.raises(RefusedError, match="There is no store 'default' of operator 2"):
+        compared(before, now, operator=2)
+
+
 def test_both_sides_of_a_join_can_be_read(session: SparkSession, places: dict[str, Place]) -> None:
     stores = [store.name for store in reader.stores(session, places["joined"])]
     assert sorted(stores) == [
@@ -227,6 +254,8 @@ def test_the_command_shows_what_a_job_and_a_snapshot_know(
     told = json.loads(found.stdout)
     assert (told["batch"], told["total"], told["more"]) == (taken.stages["chain"].batch, 1, 0)
     assert told["rows"][0]["value"] == {"sum": sums(range((FILES - 1) * ROWS))["k3"]}
+    compared = CliRunner().invoke(app, ["state", f"{JOB}/s", "chain", "--against", JOB])
+    assert f"{KEYS} keys are the same, 0 are not, 0 are only in {JOB}/s and 0 only in {JOB}" in compared.output
     assert job.objects() == before, "reading wrote to the bucket"
 
 

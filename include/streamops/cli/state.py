@@ -16,7 +16,7 @@ from streamops.cli.snapshots import address
 from streamops.model.errors import RefusedError
 from streamops.model.names import checked
 from streamops.snapshots import state as reading
-from streamops.snapshots.state import Choice, Found, Place
+from streamops.snapshots.state import Choice, Differences, Found, Place
 from streamops.store.object_store import ObjectStore
 
 Bring = Callable[[Path], Place]
@@ -33,9 +33,12 @@ def state(
     operator: Annotated[int, typer.Option(min=0, help="Which stateful operator, if the stage has several.")] = 0,
     store: Annotated[str, typer.Option(metavar="NAME", help="Which of the operator's state stores.")] = "default",
     variable: Annotated[str | None, typer.Option(metavar="NAME", help="Which variable of transformWithState.")] = None,
+    against: Annotated[
+        str | None, typer.Option(metavar="JOB[/SNAPSHOT]", help="Show the keys that are not the same there.")
+    ] = None,
     json: console.Json = False,
 ) -> None:
-    """Show the state of a stage after its last committed batch, by key.
+    """Show the state of a stage after its last committed batch, by key; or how it differs from another one.
 
     Local Spark reads a copy; the job runs on, and nothing is written to the object store.
     """
@@ -43,12 +46,19 @@ def state(
         operator=operator, store=store, variable=variable, keys=options.pairs("--key", key or ()), limit=limit
     )  # fmt: skip
     checked("stage", stage)
-    bring = _snapshot(place, stage) if "/" in place else _live(console.job(place), stage)
+    bring, bring_other = _bring(place, stage), _bring(against, stage) if against else None
     with reading.private_directory() as directory:
-        brought = bring(directory / stage)
+        brought = bring(directory / "one")
+        other = bring_other(directory / "other") if bring_other else None
         if not json:
             console.err.print("Reading with local Spark ...")
-        found = reading.rows(brought, choice)
+        if other:
+            compared = reading.differences(brought, other, choice)
+        else:
+            found = reading.rows(brought, choice)
+    if other:
+        show_differences(compared, place, f"{against}", json=json)
+        return
     if json:
         console.show_json(found.model_dump() | {"stage": stage, "batch": brought.batch, "more": found.more})
         return
@@ -56,6 +66,24 @@ def state(
     variable_of = f", variable {found.variable}" if found.variable else ""
     where = f"operator {found.store.operator} ({found.store.operator_name}), store {found.store.name}{variable_of}"
     console.say(f"{place} {stage} after batch {brought.batch}: {found.total:,} rows in {where}{_more(found)}")
+
+
+def show_differences(found: Differences, first: str, second: str, *, json: bool) -> None:
+    """Print the keys that differ, with what either has."""
+    if json:
+        console.show_json(found.model_dump() | {"differing": found.differing})
+        return
+    if found.rows:
+        table = console.table("KEY", first, second)
+        for row in found.rows:
+            sides = ("; ".join(map(_text, row[name])) if row[name] else "-" for name in ("first", "second"))
+            table.add_row(escape(_text(row["key"])), *map(escape, sides))
+        console.out.print(table)
+    left = found.differing - len(found.rows)
+    console.say(
+        f"{found.equal:,} keys are the same, {found.changed:,} are not, {found.only_first:,} are only in {first} and "
+        f"{found.only_second:,} only in {second}{f'; {left:,} more, --limit shows them' if left else ''}"
+    )
 
 
 def show(found: Found) -> None:
@@ -67,6 +95,10 @@ def show(found: Found) -> None:
     for row in found.rows:
         table.add_row(*(escape(_text(row[column])) for column in columns))
     console.out.print(table)
+
+
+def _bring(place: str, stage: str) -> Bring:
+    return _snapshot(place, stage) if "/" in place else _live(console.job(place), stage)
 
 
 def _live(job: str, stage: str) -> Bring:

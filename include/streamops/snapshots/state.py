@@ -69,9 +69,9 @@ class Choice(_Model):
 
 
 class Query(_Model):
-    """What the reading process is asked: rows of the one place, or how many rows all places hold."""
+    """What the reading process is asked: rows of the one place, how two differ, or how many rows all places hold."""
 
-    kind: Literal["rows", "count"]
+    kind: Literal["rows", "differences", "count"]
     places: tuple[Place, ...]
     choice: Choice = Choice()
 
@@ -91,6 +91,27 @@ class Found(_Model):
     def more(self) -> int:
         """How many match and are not among the rows."""
         return self.total - len(self.rows)
+
+
+class Differences(_Model):
+    """Two states of one store by key: ``equal`` keys have the same in both, ``changed`` ones not.
+
+    Each row is a mapping with ``key`` and what either has for it under ``first`` and ``second``: None, or a list with
+    each thing that the store keeps for the key, without the partition, which says nothing about the state.
+    """
+
+    store: StateStore
+    variable: str | None = None
+    equal: int
+    changed: int
+    only_first: int
+    only_second: int
+    rows: tuple[dict[str, Any], ...]
+
+    @property
+    def differing(self) -> int:
+        """Keys that are not the same in both."""
+        return self.changed + self.only_first + self.only_second
 
 
 class Count(_Model):
@@ -194,19 +215,31 @@ def rows(place: Place, choice: Choice) -> Found:
         CheckpointError: Spark cannot read the state.
         UnhealthyError: local Spark does not work here.
     """
-    answers = _ask(Query(kind="rows", places=(place,), choice=choice))
+    head, found = _rows_of(Query(kind="rows", places=(place,), choice=choice))
+    return Found(store=head["store"], variable=choice.variable, total=head["total"], rows=found)
+
+
+def differences(first: Place, second: Place, choice: Choice) -> Differences:
+    """Two states of one stage compared by key, with local Spark.
+
+    Raises:
+        RefusedError: one of them has no such store or key column; says what there is.
+        CheckpointError: Spark cannot read the state.
+        UnhealthyError: local Spark does not work here.
+    """
+    head, found = _rows_of(Query(kind="differences", places=(first, second), choice=choice))
+    return Differences(**head, variable=choice.variable, rows=found)
+
+
+def _rows_of(query: Query) -> tuple[dict[str, Any], tuple[dict[str, Any], ...]]:
+    answers = _ask(query)
     for answer in answers:
         if "refused" in answer:
             raise RefusedError(str(answer["refused"]))
         if "problem" in answer:
-            raise CheckpointError(f"The state of stage {place.stage} cannot be read: {answer['problem']}")
-    head = next(answer for answer in answers if "total" in answer)
-    return Found(
-        store=StateStore.model_validate(head["store"]),
-        variable=choice.variable,
-        total=head["total"],
-        rows=tuple(answer["row"] for answer in answers if "row" in answer),
-    )
+            raise CheckpointError(f"The state of stage {query.places[0].stage} cannot be read: {answer['problem']}")
+    head = next(answer for answer in answers if "store" in answer)
+    return head, tuple(answer["row"] for answer in answers if "row" in answer)
 
 
 def count(places: Sequence[Place]) -> Counts:
