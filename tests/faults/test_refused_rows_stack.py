@@ -19,7 +19,8 @@ from streamops.clients.influx import Points
 from streamops.clients.kafka import Ledger
 from streamops.model.records import State
 from streamops.settings import Settings
-from streamops.store import quarantine
+from streamops.spark import checkpoints
+from streamops.store import jobs, keys, quarantine
 from support import invariant, mark
 
 pytestmark = [pytest.mark.stack, pytest.mark.full]
@@ -118,17 +119,21 @@ def written(job: FreshJob, settings: Settings, from_ms: int, to_ms: int) -> dict
     return found
 
 
-def test_another_bucket_goes_on_where_the_first_one_ends(writing, stack, elsewhere, operator):
-    """The state is kept: no second is missing, none is partial, and none is in neither or in both."""
+def test_another_bucket_and_more_partitions_go_on_where_the_version_before_ended(writing, stack, elsewhere, operator):
+    """The state is kept, in more partitions: no second is missing, none is partial, and none is in both."""
     job = writing
     text = (job.directory / "v1.yaml").read_text()
     changed = text.replace("version: v1", "version: elsewhere").replace("secret: influx", "secret: elsewhere")
+    changed = changed.replace("resources: {", "resources: {state_partitions: 3, ")
     (job.directory / "elsewhere.yaml").write_text(changed)
     publish_quickly(job.store, job.directory, "elsewhere", like="v1")
     job.caught_up()
     from_ms = int(time.time() * 1000) // 1000 * 1000
     done = operator.run("upgrade_job", job.name, version="elsewhere", recount=False)
     assert done.facts("check")["outcomes"] == {"avg_1s": "kept"}
+    deployed = jobs.deployment(job.store, job.name, job.record().deployment)
+    epoch = checkpoints.current_epoch(job.store, job.name, deployed.number)
+    assert checkpoints.state_partitions(job.store, keys.stage(job.name, deployed.number, epoch, "avg_1s")) == 3
     now = int(time.time() * 1000)
     to_ms = now // 1000 * 1000 + 5000
     wait_for(lambda: any(at >= to_ms for at, _ in written(job, elsewhere, now, now + 300_000)), 120, "points there")
