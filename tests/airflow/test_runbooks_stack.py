@@ -413,7 +413,7 @@ def test_a_scheduler_that_dies_during_the_switch_leaves_a_run_that_ends_right(ai
 def test_a_wait_whose_triggerer_is_away_is_ended_by_the_scheduler_and_tried_again(airflow, running):
     job, servers = running, Servers()
     Operator(job.settings).run("cancel_job", job.name)
-    servers.stop("airflow-triggerer")
+    servers.supervisor.stop("airflow-triggerer")
     try:
         run = airflow.trigger("start_job", {"job": job.name, "healthy_timeout_s": 10})
         waiting: list[str] = []
@@ -425,7 +425,7 @@ def test_a_wait_whose_triggerer_is_away_is_ended_by_the_scheduler_and_tried_agai
         wait_for(waits, RUN_S, "a task that waits")
         run = ended(airflow, run)
     finally:
-        servers.start("airflow-triggerer")
+        servers.supervisor.start("airflow-triggerer")
     assert run.state == "success", (states(airflow, run), operation(job, run))
     (task,) = (task for task in airflow.tasks(run.dag_id, run.run_id) if task.task_id == waiting[0])
     assert task.tries > 1
