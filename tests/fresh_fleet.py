@@ -23,6 +23,7 @@ from streamops.store.object_store import ObjectStore
 from streamops.versions import artifacts, libraries
 
 LIBRARY = REPOSITORY / "spark_jobs" / "fleet_types"
+TRIGGER_S = 3  # between two commits
 
 
 class Fleet:
@@ -44,7 +45,7 @@ class Fleet:
             (code / path.name).write_text(path.read_text())
         for version in ("v1", "v2"):
             text = (source / f"{version}.yaml").read_text().replace("job: fleet-ingest", f"job: {self.name}")
-            text = text.replace("trigger: 10 seconds", "trigger: 3 seconds")
+            text = text.replace("trigger: 10 seconds", f"trigger: {TRIGGER_S} seconds")
             (code / f"{version}.yaml").write_text(
                 text.replace("measurement: pings", f"measurement: {self.measurement}")
             )

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
 
-from fresh_fleet import Fleet
+from fresh_fleet import TRIGGER_S, Fleet
 from fresh_job import wait_for
 from streamops.cli.logs import Executors
 from streamops.model.records import DriverStatus
@@ -79,6 +80,9 @@ def _story(fleet: Fleet, operator: Operator) -> None:
                 "what both say now",
             )
             wait_for(lambda: len(_readers(fleet)) == 2, WAIT_S, "files of alpha read on two members")
+            commits, began = _commits(fleet), time.monotonic()
+            wait_for(lambda: _commits(fleet) >= commits + 5, WAIT_S, "five commits")
+            assert time.monotonic() - began > 4 * TRIGGER_S  # the fifth may have been the next to come
     found = fleet.recounted()
     assert found.clean, found
     # Both sources move: the files with what was read of them to another directory, the service to another address.
@@ -103,6 +107,11 @@ def _readers(fleet: Fleet) -> set[str]:
     """The members whose tasks have said that they read files of alpha."""
     lines = Executors(fleet.settings, fleet.store, fleet.name).more()
     return {line.host for line in lines if line.logger == "source.alpha" and line.level == "DEBUG"}
+
+
+def _commits(fleet: Fleet) -> int:
+    status = fleet.status()
+    return status.stages["vehicles"].commits if status and status.stages else 0
 
 
 def _malformed(fleet: Fleet) -> int:
