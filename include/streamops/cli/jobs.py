@@ -136,8 +136,8 @@ def _draw(found: execution.Graph, node: execution.Node, above: Tree, drawn: set[
     """A node and what comes after it; what several nodes flow into is drawn once."""
     again = node.id in drawn
     drawn.add(node.id)
-    details = "above" if again else "; ".join(node.details)
-    branch = above.add(f"{node.kind} [bold]{escape(node.name)}[/]{f': {escape(details)}' if details else ''}")
+    details = ("above",) if again else node.details
+    branch = above.add("\n".join((f"{node.kind} [bold]{escape(node.name)}[/]", *map(escape, details))))
     for following in found.after(node.id) if not again else ():
         _draw(found, following, branch, drawn)
 
