@@ -46,26 +46,22 @@ def state(
         operator=operator, store=store, variable=variable, keys=options.pairs("--key", key or ()), limit=limit
     )  # fmt: skip
     checked("stage", stage)
-    bring, bring_other = _bring(place, stage), _bring(against, stage) if against else None
+    brings = [_bring(wanted, stage) for wanted in (place, against) if wanted]
     with reading.private_directory() as directory:
-        brought = bring(directory / "one")
-        other = bring_other(directory / "other") if bring_other else None
+        first, *second = [bring(directory / str(number)) for number, bring in enumerate(brings)]
         if not json:
             console.err.print("Reading with local Spark ...")
-        if other:
-            compared = reading.differences(brought, other, choice)
-        else:
-            found = reading.rows(brought, choice)
-    if other:
-        show_differences(compared, place, f"{against}", json=json)
-        return
+        if against:
+            show_differences(reading.differences(first, second[0], choice), place, against, json=json)
+            return
+        found = reading.rows(first, choice)
     if json:
-        console.show_json(found.model_dump() | {"stage": stage, "batch": brought.batch, "more": found.more})
+        console.show_json(found.model_dump() | {"stage": stage, "batch": first.batch, "more": found.more})
         return
     show(found)
     variable_of = f", variable {found.variable}" if found.variable else ""
     where = f"operator {found.store.operator} ({found.store.operator_name}), store {found.store.name}{variable_of}"
-    console.say(f"{place} {stage} after batch {brought.batch}: {found.total:,} rows in {where}{_more(found)}")
+    console.say(f"{place} {stage} after batch {first.batch}: {found.total:,} rows in {where}{_more(found)}")
 
 
 def show_differences(found: Differences, first: str, second: str, *, json: bool) -> None:

@@ -73,22 +73,27 @@ def parse(text: str, before: Line) -> Line:
     """
     text = without_credentials(text)
     match = _HEAD.fullmatch(text)
-    if match is None:
-        return before.model_copy(update={"text": text})
-    form = "%y/%m/%d %H:%M:%S" if "/" in match["time"] else "%Y-%m-%d %H:%M:%S,%fZ"
-    try:
-        moment = datetime.strptime(match["time"], form)
-    except ValueError:
+    moment = _moment(match["time"]) if match else None
+    if match is None or moment is None:
         return before.model_copy(update={"text": text})
     level = _SAME.get(match["level"], match["level"])
     return before.model_copy(
         update={
-            "time": moment.replace(tzinfo=UTC),
+            "time": moment,
             "level": level if level in ORDER else "INFO",
             "logger": match["logger"],
             "text": match["text"],
         }
     )
+
+
+def _moment(text: str) -> datetime | None:
+    """The time of a head; None where it only looks like one."""
+    try:
+        form = "%y/%m/%d %H:%M:%S" if "/" in text else "%Y-%m-%d %H:%M:%S,%fZ"
+        return datetime.strptime(text, form).replace(tzinfo=UTC)
+    except ValueError:
+        return None
 
 
 def keep(

@@ -88,12 +88,16 @@ class JobsOperator(StreamOpsOperator):
         return [{"job": job} for job in jobs]
 
 
-class RetentionOperator(StreamOpsOperator):
-    """Applies a job's retention rule; triggered by hand without *Apply*, it only says what it would do."""
+class OneJobOperator(StreamOpsOperator):
+    """Does something for one of the jobs that were found."""
 
     def __init__(self, *, job: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.job = job
+
+
+class RetentionOperator(OneJobOperator):
+    """Applies a job's retention rule; triggered by hand without *Apply*, it only says what it would do."""
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Plan or prune; a job that is held is left for the next time."""
@@ -125,12 +129,8 @@ class RetentionOperator(StreamOpsOperator):
             raise RefusedError(f"The rule is refused: {wrong_fields(error, 'keep')}. Nothing was touched.") from None
 
 
-class VerifyOperator(StreamOpsOperator):
+class VerifyOperator(OneJobOperator):
     """Reads back a job's snapshots that were not read for some days and, if asked, lets Spark read their state."""
-
-    def __init__(self, *, job: str, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.job = job
 
     def execute(self, context: Context) -> None:
         """Read them. Raises AirflowFailException: some are damaged, which is noted in the catalogue."""
@@ -144,12 +144,8 @@ class VerifyOperator(StreamOpsOperator):
             raise AirflowFailException(" | ".join(damaged))
 
 
-class RestoreTestOperator(BringsBackOperator):
+class RestoreTestOperator(OneJobOperator, BringsBackOperator):
     """Restores a job's newest snapshot into a scratch job, lets that continue, and recounts it."""
-
-    def __init__(self, *, job: str, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.job = job
 
     def execute(self, context: Context) -> None:
         """Test it, if it is due.
