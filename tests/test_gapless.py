@@ -64,6 +64,15 @@ def test_a_stage_that_is_new_is_taken_in() -> None:
     assert why(old=old, outcomes={"second": "kept", "minute": "starts empty"}) == ""
 
 
+def test_a_stage_that_fills_itself_does_so_in_shadow_where_that_is_short() -> None:
+    old = LIVE_JOB[: LIVE_JOB.index("  minute:")] + LIVE_JOB[LIVE_JOB.index("resources:") :]
+    outcomes = {"second": "kept", "minute": "refilled"}
+    assert why(old=old, new=LIVE_JOB.replace("{mode: auto", "{fill: 15 minutes, mode: auto"), outcomes=outcomes) == ""
+    long = LIVE_JOB.replace("{mode: auto", "{fill: 2 hours, mode: auto")
+    assert "minute is filled from 2 hours before" in why(old=old, new=long, outcomes=outcomes)
+    assert why(new=long) == ""  # it is there already
+
+
 @pytest.mark.parametrize(
     ("changed", "says"),
     [

@@ -148,6 +148,70 @@ def test_a_topic_that_no_longer_holds_the_window_is_refused_and_nothing_is_stopp
     assert begin(Topic(kept_from=90), started=90).offsets == {"trades": {"0": 90}}  # there never was more
 
 
+FILLING = (
+    DEFINITION
+    + """
+  low:
+    fill: 1 minute
+    output: append
+    sinks: [{influxdb: {measurement: low}}]
+    recount: {source: trades, aggregate: min, column: price, window: 30 seconds, slide: 1 second}
+"""
+)
+
+
+def fill(topic: Topic, watermark_ms: int | None = AT + 100 * SECOND) -> dict[str, StageStart]:
+    plans = {name: stage(window(30, 1)).model_dump(mode="json", exclude_defaults=True) for name in ("avg", "low")}
+    version: Any = SimpleNamespace(definition=parse(FILLING), fingerprints=plans)
+    stood = {"avg": Stood({"trades": {"0": 102}}, watermark_ms, StageStart(since_deployment=1))}
+    return refilling.starts(topic, version, {"low"}, stood, {"trades": "trades"}, 2)  # type: ignore[arg-type]
+
+
+def test_a_new_stage_fills_itself_and_the_others_are_left_alone() -> None:
+    """Results after 40 need events after 10, which may stand five seconds earlier."""
+    start = StageStart(
+        since_deployment=2,
+        offsets={"trades": {"0": 5}},
+        whole_after_ms=AT + 40 * SECOND,
+        filled_to_ms=AT + 100 * SECOND,
+    )
+    assert fill(Topic()) == {"low": start}
+
+
+def test_where_the_others_have_finished_nothing_yet_it_fills_itself_up_to_the_present() -> None:
+    (start,) = fill(Topic(), watermark_ms=None).values()
+    assert start.filled_to_ms
+    assert start.whole_after_ms == start.filled_to_ms - MINUTE
+
+
+def test_a_new_stage_is_refused_where_the_topic_no_longer_holds_what_fills_it() -> None:
+    with pytest.raises(RefusedError, match=r"begin 1 minute before the others \(fill\), which topic trades no longer"):
+        fill(Topic(kept_from=90))
+
+
+def test_a_new_stage_is_filled_where_its_definition_says_so_and_else_begins_where_the_others_stand() -> None:
+    old, new = {"avg": stage(window(30, 1))}, {"avg": stage(window(30, 1)), "low": stage(window(30, 1))}
+    assert outcomes(old, new) == {"avg": "kept", "low": "starts empty"}
+    _, found = verdicts(old, new, ledger=FEEDS, fill={"low": "1 minute"})
+    assert (found.outcome, found.lost) == ("refilled", False)
+    assert "1 minute before the other stages" in found.consequence
+
+
+@pytest.mark.parametrize(
+    "found",
+    [stage(window(30, kind="session")), stage(window(30, 1), sources=("panes",), reads=("avg",)), None],
+    ids=["a session", "reads another stage", "nothing is known of it"],
+)
+def test_a_new_stage_that_cannot_be_filled_as_it_asks_needs_a_yes(found: Fingerprint | None) -> None:
+    _, verdict = verdicts(
+        {"avg": stage(window(30, 1))},
+        {"avg": stage(window(30, 1)), "low": found},
+        ledger=FEEDS,
+        fill={"low": "1 minute"},
+    )
+    assert (verdict.outcome, verdict.lost) == ("starts empty", True)
+
+
 READING = """
 job: trades
 version: v3

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, Row
 
 from streamops.model.errors import UnreachableError
 from streamops.model.records import now
-from streamops_runtime.pace import Pace
+from streamops_runtime.pace import GivingWay, Pace
 from streamops_runtime.sinks import Patience, Sink, epoch_ms
 
 
@@ -38,7 +38,7 @@ class Gate:
         time_column: str | None = None,
     ) -> None:
         self.stage = stage
-        self.pace: Pace | None = None  # how long to wait after a batch that wrote; None: not at all
+        self.pace: Pace | GivingWay | None = None  # how long to wait after a batch; None: not at all
         self.waited_ms = 0  # of the last batch, for its windows to come
         self.rows = 0  # written
         self.outputs = 0  # batches that wrote rows

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from itertools import pairwise
 
 LONGEST_MS = 1000
+LONGEST_REST_MS = 10_000
 ARRIVAL_MS = 30  # from an event's time until it can be read from the topic
 
 
@@ -39,3 +40,28 @@ class Pace:
         self._step = min([*steps, self._step or LONGEST_MS])
         due = self._newest + self._step + self._delay_ms + ARRIVAL_MS
         return max(0.0, min(due - present_ms, LONGEST_MS))
+
+
+class GivingWay:
+    """How long a stage that fills itself rests after a batch: as long as the batch took, so that others have the half.
+
+    Args:
+        until_ms: where the others stood. Once it has written a window that ends later, it is one of them.
+        then: its pace from then on; None to go on at once.
+    """
+
+    def __init__(self, until_ms: int, then: Pace | None) -> None:
+        self._until_ms = until_ms
+        self._then = then
+        self._filled = False
+        self._begun_ms: float | None = None  # the batch
+
+    def wait_ms(self, written: Iterable[int], present_ms: float) -> float:
+        """As ``Pace.wait_ms``."""
+        new = list(written)
+        self._filled = self._filled or max(new, default=0) > self._until_ms
+        if self._filled:
+            return self._then.wait_ms(new, present_ms) if self._then else 0.0
+        rest_ms = min(present_ms - self._begun_ms, LONGEST_REST_MS) if self._begun_ms is not None else 0.0
+        self._begun_ms = present_ms + rest_ms
+        return rest_ms

@@ -18,7 +18,7 @@ from streamops.model.definitions import Definition
 from streamops.model.records import LEVEL, LIVE, SHADOW, Deployment, Offsets, StageStatus
 from streamops_runtime.code import StageFunction
 from streamops_runtime.gate import Gate, gate_time_column
-from streamops_runtime.pace import Pace
+from streamops_runtime.pace import GivingWay, Pace
 from streamops_runtime.plan_walk import watermark_delay_ms
 from streamops_runtime.results import Results, milliseconds
 from streamops_runtime.sinks import check_columns
@@ -188,13 +188,20 @@ def build(
 
 
 def start(
-    spark: SparkSession, definition: Definition, stage: RunningStage, frame: DataFrame, checkpoint: str, servers: str
+    spark: SparkSession,
+    definition: Definition,
+    stage: RunningStage,
+    frame: DataFrame,
+    checkpoint: str,
+    servers: str,
+    filled_to_ms: int | None = None,
 ) -> None:
     """Start the query, in a scheduler pool of its own so that a slow stage does not hold up the others.
 
     Args:
         frame: the stage's results; of one in real time, as records of its results topic (``results.encoded``).
         servers: of Kafka, where that topic is.
+        filled_to_ms: of a stage that fills itself, see ``GivingWay``.
     """
     spark.sparkContext.setLocalProperty("spark.scheduler.pool", stage.name)
     writer = (
@@ -212,6 +219,8 @@ def start(
             writer = writer.trigger(processingTime=definition.trigger)
         elif definition.stages[stage.name].output == "append":
             stage.gate.pace = Pace(watermark_delay_ms(frame))
+        if filled_to_ms is not None:
+            stage.gate.pace = GivingWay(filled_to_ms, stage.gate.pace)
     stage.query = writer.start()
     stage.began = time.monotonic()
 

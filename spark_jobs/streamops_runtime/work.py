@@ -511,7 +511,9 @@ class Work:
             if stage.phase and sink:
                 frame = encoded(frame, sink, epoch, stage.run)
             servers = self.settings.kafka_bootstrap_servers
-            stages.start(self.spark, self.definition, stage, frame, checkpoint, servers)
+            begun = self.deployment.stages.get(stage.name)
+            filled_to_ms = begun.filled_to_ms if begun else None
+            stages.start(self.spark, self.definition, stage, frame, checkpoint, servers, filled_to_ms)
         except PySparkException as error:
             raise DefinitionError(f"Stage {stage.name} cannot run: {str(error).splitlines()[0][:400]}") from error
         assert stage.query is not None

@@ -1,4 +1,4 @@
-"""What is written to InfluxDB: rows that it does not take are put aside, and another bucket gets what comes next."""
+"""What is written to InfluxDB: refused rows are put aside, a new stage fills itself, another bucket gets the rest."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import json
 import time
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 from confluent_kafka import Producer
 from influxdb_client import InfluxDBClient
 from typer.testing import CliRunner
 
-from fresh_job import FreshJob, publish_quickly, wait_for
+from fresh_job import FreshJob, plans, publish_quickly, wait_for
 from stack.layout import Layout
 from streamops.cli import app
 from streamops.clients.influx import Points
@@ -21,7 +22,7 @@ from streamops.model.records import State
 from streamops.settings import Settings
 from streamops.spark import checkpoints
 from streamops.store import jobs, keys, quarantine
-from support import invariant, mark
+from support import drivers, invariant, mark
 
 pytestmark = [pytest.mark.stack, pytest.mark.full]
 HOSTILE = ("ends in \\", "L" * 70_000, "tab\tbed", "line\nbreak")
@@ -83,6 +84,52 @@ def test_rows_that_influxdb_refuses_are_put_aside_and_the_job_runs_on(writing, s
     points.close()
 
 
+def volumes(job: FreshJob, from_ms: int, to_ms: int) -> dict[int, float]:
+    """What was written of the stage that is new: by the end of the second."""
+    points = Points(job.settings)
+    name = measurement(job).replace("avg_1s", "vol_1s")
+    found = {at: value for at, _, value in points.read(name, from_ms, to_ms, ())}
+    points.close()
+    return found
+
+
+def test_a_new_stage_fills_itself_from_before_the_switch_while_the_other_goes_on(writing, operator):
+    """In batches so small that it takes some, and through the end of its driver meanwhile: all is whole."""
+    job = writing
+    text = (job.directory / "v1.yaml").read_text().replace("version: v1", "version: filled")
+    text = text.replace("max_per_batch: 300000", "max_per_batch: 1500")
+    added = measurement(job).replace("avg_1s", "vol_1s")
+    stage = (
+        f"  vol_1s:\n    fill: 45 seconds\n    output: append\n    sinks: [{{influxdb: {{measurement: {added}}}}}]\n"
+        "    recount: {source: trades, aggregate: sum, column: quantity, window: 1 second}\n"
+    )
+    (job.directory / "filled.yaml").write_text(text.replace("resources: {", f"{stage}resources: {{"))
+    known = plans("v2")
+    publish_quickly(job.store, job.directory, "filled", plan={name: known[name] for name in ("avg_1s", "vol_1s")})
+    with closing(Ledger(job.settings)) as ledger:
+
+        def a_minute_ago() -> int:
+            return ledger.offsets_at(job.name, int(time.time() * 1000) - 60_000)["0"]
+
+        wait_for(a_minute_ago, 120, "a minute of trades")
+    start = mark(job)
+    done = operator.run("upgrade_job", job.name, version="filled", recount=False)
+    assert done.facts("check")["outcomes"] == {"avg_1s": "kept", "vol_1s": "refilled"}
+    begun = jobs.deployment(job.store, job.name, job.record().deployment).stages["vol_1s"]
+    assert begun.filled_to_ms
+    assert begun.whole_after_ms == begun.filled_to_ms - 45_000
+    for process in drivers(job.name):
+        process.kill()
+    invariant(job, start)
+    to_ms = begun.filled_to_ms + 5000
+    wait_for(lambda: volumes(job, to_ms, to_ms + 300_000), 120, "what comes after the switch")
+    seconds = volumes(job, 0, to_ms)
+    assert sorted(seconds) == list(range((begun.whole_after_ms // 1000 + 1) * 1000, to_ms, 1000))
+    report = job.recount()
+    counted = {item.measurement: item.expected for item in report.measurements}
+    assert (report.clean, counted[added] >= len(seconds)) == (True, True), report.reason
+
+
 @pytest.fixture
 def elsewhere(stack: Settings) -> Iterator[Settings]:
     """Another bucket, which the nodes know by the secret *elsewhere*."""
@@ -122,15 +169,16 @@ def written(job: FreshJob, settings: Settings, from_ms: int, to_ms: int) -> dict
 def test_another_bucket_and_more_partitions_go_on_where_the_version_before_ended(writing, stack, elsewhere, operator):
     """The state is kept, in more partitions: no second is missing, none is partial, and none is in both."""
     job = writing
-    text = (job.directory / "v1.yaml").read_text()
-    changed = text.replace("version: v1", "version: elsewhere").replace("secret: influx", "secret: elsewhere")
+    text = (job.directory / "filled.yaml").read_text()
+    changed = text.replace("version: filled", "version: elsewhere").replace("secret: influx", "secret: elsewhere")
     changed = changed.replace("resources: {", "resources: {state_partitions: 3, ")
     (job.directory / "elsewhere.yaml").write_text(changed)
-    publish_quickly(job.store, job.directory, "elsewhere", like="v1")
+    known = plans("v2")
+    publish_quickly(job.store, job.directory, "elsewhere", plan={name: known[name] for name in ("avg_1s", "vol_1s")})
     job.caught_up()
     from_ms = int(time.time() * 1000) // 1000 * 1000
     done = operator.run("upgrade_job", job.name, version="elsewhere", recount=False)
-    assert done.facts("check")["outcomes"] == {"avg_1s": "kept"}
+    assert done.facts("check")["outcomes"] == {"avg_1s": "kept", "vol_1s": "kept"}
     deployed = jobs.deployment(job.store, job.name, job.record().deployment)
     epoch = checkpoints.current_epoch(job.store, job.name, deployed.number)
     assert checkpoints.state_partitions(job.store, keys.stage(job.name, deployed.number, epoch, "avg_1s")) == 3

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streamops_runtime.pace import ARRIVAL_MS, LONGEST_MS, Pace
+from streamops_runtime.pace import ARRIVAL_MS, LONGEST_MS, LONGEST_REST_MS, GivingWay, Pace
 
 SECOND = 1000
 
@@ -34,3 +34,24 @@ def test_a_stage_that_is_behind_or_writes_nothing_does_not_wait() -> None:
     assert pace.wait_ms([], 7 * SECOND) == 0
     assert pace.wait_ms([7 * SECOND], 60 * SECOND) == 0
     assert pace.wait_ms([], 8 * SECOND) == 0
+
+
+def test_a_stage_that_fills_itself_rests_as_long_as_it_works_until_it_is_where_the_others_stood() -> None:
+    pace = GivingWay(100 * SECOND, None)
+    assert pace.wait_ms([1 * SECOND], 200 * SECOND) == 0  # nobody knows when its first batch began
+    assert pace.wait_ms([50 * SECOND], 204 * SECOND) == 4 * SECOND
+    assert pace.wait_ms([100 * SECOND], 209 * SECOND) == 1 * SECOND  # since its rest was over
+    assert pace.wait_ms([101 * SECOND], 240 * SECOND) == 0
+    assert pace.wait_ms([], 250 * SECOND) == 0
+
+
+def test_a_rest_is_ten_seconds_at_most() -> None:
+    pace = GivingWay(100 * SECOND, None)
+    pace.wait_ms([1 * SECOND], 0)
+    assert pace.wait_ms([2 * SECOND], 60 * SECOND) == LONGEST_REST_MS
+
+
+def test_once_it_is_filled_it_has_the_pace_of_the_others() -> None:
+    pace, other = GivingWay(100 * SECOND, Pace()), Pace()
+    for written in ([101 * SECOND], [102 * SECOND]):
+        assert pace.wait_ms(written, 102 * SECOND) == other.wait_ms(written, 102 * SECOND)

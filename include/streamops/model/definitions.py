@@ -301,6 +301,7 @@ class Stage(_Model):
     recount: Recount | None = None
     deterministic: bool | None = None  # false: the same events may give other rows when its function runs again
     renamed_from: StageName | None = None  # its name in the version before: without state, it continues there
+    fill: Duration | None = None  # new in a version, it begins to read this long before the others stand
 
     @model_validator(mode="after")
     def _real_time(self) -> Stage:

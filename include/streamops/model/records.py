@@ -88,6 +88,7 @@ class StageStart(Part):
     offsets: Offsets = {}  # empty means: from the source's own start
     moved: dict[str, str] = {}  # source -> the topic before, whose events are in the state as well
     whole_after_ms: int | None = None  # results up to this time are left out: the version before has written them
+    filled_to_ms: int | None = None  # where the others stood: up to there it fills itself, and gives way to them
 
 
 class LibraryUse(Part):

@@ -9,7 +9,7 @@ from graphlib import TopologicalSorter
 from streamops.model.definitions import milliseconds
 from streamops.model.errors import RefusedError
 from streamops.model.manifest import Manifest
-from streamops.model.records import Offsets, StageStart
+from streamops.model.records import Offsets, StageStart, now
 from streamops.operations.ports import LedgerPort
 from streamops.versions import refill, verdicts
 from streamops.versions.artifacts import ArtifactManifest
@@ -37,7 +37,10 @@ def starts(
     topics: Mapping[str, str],
     number: int = 0,
 ) -> dict[str, StageStart]:
-    """The start of each stage that is filled again, in deployment ``number``, and of the stages that these read.
+    """The start of each stage that is filled from the ledger, in deployment ``number``, and of those that these read.
+
+    One that the version before has is filled again from where its results were finished; a new one from ``fill`` before
+    that of the others.
 
     An event is dated ``max_ahead`` after its record at most: all events of a time lie behind the first record that is
     not older than this much before it.
@@ -51,14 +54,17 @@ def starts(
     known = verdicts.known(version, {})
     reads = {stage: set(found.reads) if found else set() for stage, found in known.items()}
     order = list(TopologicalSorter(reads).static_order())
+    marks = [found.watermark_ms for found in stood.values() if found.watermark_ms]
+    others_ms = min(marks, default=int(now().timestamp() * 1000))
     plans: dict[str, refill.Refill] = {}
     needed: dict[str, int] = {}  # stage -> all results after this time are needed, since the epoch
     for stage in reversed(order):  # a stage before those that it reads
         found, before = known[stage], stood.get(stage)
         reach = refill.reach_ms(found, verdicts.ledger(version.definition)) if found else None
         finished = [needed[stage]] if stage in needed else []
-        if stage in stages and before:
-            finished.append(before.watermark_ms or 0)
+        fill = version.definition.stages[stage].fill
+        if stage in stages:
+            finished.append((before.watermark_ms or 0) if before else others_ms - milliseconds(fill or "0 seconds"))
         if not finished or not reach or not found or (stage in stood and stage not in stages):
             continue
         at_end = version.definition.stages[stage].recount is not None
@@ -74,7 +80,10 @@ def starts(
             offsets = {**made[read].offsets, **offsets}
         whole_after_ms = plans[stage].whole_after_ms
         made[stage] = StageStart(
-            since_deployment=number, offsets=offsets, whole_after_ms=whole_after_ms if whole_after_ms > 0 else None
+            since_deployment=number,
+            offsets=offsets,
+            whole_after_ms=whole_after_ms if whole_after_ms > 0 else None,
+            filled_to_ms=None if stage in stood else others_ms,
         )
     return made
 
@@ -98,6 +107,12 @@ def _offsets(
         offsets[source] = {part: max(min(at.get(part, end), end), began.get(part, 0)) for part, end in reached.items()}
         everything = plan.whole_after_ms <= 0
         if not everything and any(began.get(p, 0) < kept.get(p, 0) >= at for p, at in offsets[source].items()):
+            if not before:
+                raise RefusedError(
+                    f"Stage {stage} would begin {version.definition.stages[stage].fill} before the others (fill), "
+                    f"which topic {topics[source]} no longer holds; publish a version with a shorter time, or let the "
+                    "topic keep its records longer."
+                )
             raise RefusedError(
                 f"Stage {stage} would be filled again from topic {topics[source]}, which no longer holds what it "
                 "needs; give the changed stage another name, or let the topic keep its records longer."

@@ -18,7 +18,7 @@ from streamops.operations.requests import NewVersion
 from streamops.operations.runbook import Step
 from streamops.store import documents, jobs, keys
 from streamops.store.object_store import ObjectStore
-from streamops.versions import libraries, verdicts
+from streamops.versions import libraries, refill, verdicts
 from streamops.versions.artifacts import ArtifactManifest
 
 LAST_WORD_S = 30.0  # for the new driver to end, so that it makes no more objects where they are removed
@@ -136,6 +136,9 @@ def why_not_beside(
         return f"{', '.join(batches)} of {new.version} runs in batches"
     if changed := [name for name in new.stages if not _goes_on(name, old, new, outcomes.get(name, ""))]:
         return f"the state of {', '.join(changed)} is not kept as it is"
+    fill = {name: stage.fill for name, stage in new.stages.items() if stage.fill and name not in old.stages}
+    if long := [name for name, before in fill.items() if milliseconds(before) > refill.LONGEST_MS]:
+        return f"{', '.join(long)} is filled from {fill[long[0]]} before, which takes too long for two versions at once"
     if gone := sorted(old.stages.keys() - new.stages.keys()):
         return f"{new.version} has no stage {', '.join(gone)}"
     if old.resources.state_partitions != new.resources.state_partitions:

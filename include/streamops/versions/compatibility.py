@@ -39,6 +39,15 @@ _REFILLED = (
     "Its old state is left behind: it begins empty, {reach} before the switch, and reads again from the ledger what "
     "the windows of then need. No result is missing, and none is partial; they are late until it has caught up."
 )
+_FRESH = "It begins with empty state where the other stages stand; what began before that is partial."
+_FILLED = (
+    "It begins with empty state, {fill} before the other stages, and reads from the ledger what came since. Results of "
+    "that time are whole; it gives way to the others until it is where they stand."
+)
+_CANNOT_FILL = (
+    "It cannot begin {fill} earlier, as its definition says: that takes windows of 15 minutes at most, over topics "
+    "that have an event_time and are the same as before. " + _FRESH
+)
 _EMPTY = "It continues with empty state: windows that were open are dropped, and the first ones after that are partial."
 _NEW_SHAPE = (
     "Windows of two shapes must not be mixed, so the stage continues where it had read to with empty state: windows "
@@ -118,6 +127,7 @@ def verdicts(
     ledger: Mapping[str, str] | None = None,
     renamed: Mapping[str, str] | None = None,
     moved: Mapping[str, Moved] | None = None,
+    fill: Mapping[str, str] | None = None,
 ) -> tuple[Verdict, ...]:
     """The verdict for every stage of either version, those of the new version first.
 
@@ -129,13 +139,14 @@ def verdicts(
         renamed: the stages of the new version that had another name, with that name; only without state they are the
             same stage.
         moved: the sources that read elsewhere than before.
+        fill: the stages that begin earlier than the others where they are new, with how much earlier.
     """
     again = {source: column for source, column in (ledger or {}).items() if source not in (moved or {})}
     same = {name: before for name, before in (renamed or {}).items() if _stateless(old[before], new[name])}
     gone = [stage for stage in old if stage not in new and stage not in same.values()]
     fresh = [stage for stage in new if stage not in old and stage not in same]
     found = [
-        _appears(stage, gone, version)
+        _appears(stage, gone, version, new[stage], again, (fill or {}).get(stage))
         if stage in fresh
         else _renamed(stage, same[stage])
         if stage in same
@@ -215,13 +226,24 @@ def _renamed(stage: str, before: str) -> Verdict:
     return Verdict(stage=stage, outcome="kept", reasons=(reason,), consequence=_AS_BEFORE)
 
 
-def _appears(stage: str, gone: list[str], version: str) -> Verdict:
+def _appears(
+    stage: str, gone: list[str], version: str, new: Fingerprint | None, ledger: Mapping[str, str], fill: str | None
+) -> Verdict:
     renamed = f" If it is {' or '.join(gone)} under another name: a name is the identity of the state." if gone else ""
+    if fill:
+        can = new is not None and not new.reads and refill.reach_ms(new, ledger) is not None
+        return Verdict(
+            stage=stage,
+            outcome="refilled" if can else "starts empty",
+            reasons=(f"{stage} is new in {version}.{renamed}",),
+            consequence=(_FILLED if can else _CANNOT_FILL).format(fill=fill),
+            lost=not can,
+        )
     return Verdict(
         stage=stage,
         outcome="starts empty",
         reasons=(f"{stage} is new in {version}.{renamed}",),
-        consequence="It begins with empty state where the other stages stand; what began before that is partial.",
+        consequence=_FRESH,
     )
 
 

@@ -99,7 +99,8 @@ def _verdicts(
     changed: Mapping[str, Moved] | None,
 ) -> tuple[Verdict, ...]:
     again, whose = ledger(new), f"{new.job} {new.version}"
-    return compatibility.verdicts(before, after, version=whose, ledger=again, renamed=names, moved=changed)
+    fill = {name: stage.fill for name, stage in new.stages.items() if stage.fill}
+    return compatibility.verdicts(before, after, version=whose, ledger=again, renamed=names, moved=changed, fill=fill)
 
 
 def ledger(definition: Definition) -> dict[str, str]:
