@@ -86,6 +86,7 @@ class Held:
         self._ahead_ms, self._patient = ahead_ms, patient
         self._newest = self._before = _NEVER  # time of the newest point that this run gave
         self._given: dict[int, int] = {}  # the same for each state partition
+        self._forgotten_ms = _NEVER  # points up to then may have been dropped
         self._again: dict[int, int] = {}  # the same of the runs before
         self._points: dict[int, dict[bytes, _Newest]] = {}  # time -> key -> its newest value
 
@@ -120,6 +121,7 @@ class Held:
 
     def forget(self, until_ms: int) -> None:
         """Drop the points up to a time."""
+        self._forgotten_ms = max(self._forgotten_ms, until_ms)
         for at in [at for at in self._points if at <= until_ms]:
             self.count -= len(self._points.pop(at))
 
@@ -128,9 +130,10 @@ class Held:
         every = (item for points in self._points.values() for item in points.items())
         return {key for key, newest in every if newest.offset >= offset}
 
-    def holds_all(self, keys: Iterable[bytes]) -> bool:
-        """Whether each of these points waits to be written."""
-        return all(key in self._points.get(time_ms(key), ()) for key in keys)
+    def has_all(self, keys: Iterable[bytes]) -> bool:
+        """Whether each of these points waits to be written, or was never given and is yet to come; none was dropped."""
+        times = ((time_ms(key), key) for key in keys)
+        return all(at > self._forgotten_ms or key in self._points.get(at, ()) for at, key in times)
 
     def take_in(self, others: Held, before: float = float("inf")) -> None:
         """Take in the points of others whose newest value is a result before that one, over those that wait."""
@@ -394,7 +397,7 @@ class Results:
             fresh.begin_again(reached)
             if not waiting:
                 fresh.take_in(points)
-            elif own and own[0].holds_all(points.keys_since(waiting.since)):
+            elif own and own[0].has_all(points.keys_since(waiting.since)):
                 fresh.take_in(points, before=waiting.since)
                 fresh.go_on(own[0])
                 following = own[1]

@@ -26,7 +26,7 @@ from streamops.versions.fingerprints import Window
 from streamops_runtime.feed import Feed
 from streamops_runtime.results import Results, end_of_results
 
-pytestmark = pytest.mark.stack
+pytestmark = [pytest.mark.stack, pytest.mark.full]
 SINK = InfluxSink(measurement="pages", tags=("page",))
 
 
@@ -239,6 +239,53 @@ def test_a_version_that_takes_over_writes_what_it_gave_and_the_old_one_did_not_w
         give(2, SHADOW_RUN, 5000)
         wait_for(lambda: sink.times[-1:] == [now_ms + 4000], 60, "what waited")
         assert [moment - now_ms for moment in sink.times] == written
+    finally:
+        results.close()
+
+
+def test_a_shadow_that_is_a_little_behind_reads_again_nothing_of_what_it_has_given(stack, job):
+    """What the old version gave meanwhile is yet to come; minutes of results would be read while nobody writes."""
+    store, servers, now_ms = ObjectStore(stack), stack.kafka_bootstrap_servers, int(time.time() * 1000)
+    lease = Lease(job=job, epoch=2, launch="l", deployment=2)
+    note = Shadow(job=job, stage="counts", deployment=2, epoch=2, since=2)
+    at = {"deployment": 1, "epoch": 1, "run": 1, "offset": 7, "reached": {0: now_ms + 5000}}
+    documents.write(store, keys.results(job, "counts"), ResultsPosition(job=job, stage="counts", **at))
+    documents.write(store, keys.shadow(job, "counts"), note)
+    sink, topic = Remembers(), keys.results_topic(job, "counts")
+    end_of_results(Ledger.at(servers), job, "counts")  # makes it
+    producer = confluent_kafka.Producer({"bootstrap.servers": servers})
+
+    def way(**more: Any) -> Results:
+        made = Results(job, "counts", servers, store, [sink], lambda: None, lambda: lease, deployment=2, **more)
+        made.know(Window(kind="tumbling", time="t", size_us=1_000_000, slide_us=1_000_000))
+        made.open()
+        return made
+
+    def give(epoch: int, run: int, *times: int) -> None:
+        for moment in times:
+            value = mark(epoch, run) + b"0 " + json.dumps(row("a", now_ms + moment, 1)).encode()
+            producer.produce(topic, value, f"{now_ms + moment}\x01a".encode(), partition=0)
+        assert producer.flush(30) == 0
+
+    give(1, 1, 0, 1000)  # offsets 0 and 1
+    reader = way(shadow=note)
+    try:
+        give(2, SHADOW_RUN, 1000, 2000, 3000)  # 2 to 4
+        give(1, 1, 2000, 3000, 4000, 5000)  # 5 to 8: it has written up to 3000, and has 4000 and 5000 to write
+        reader.others_wrote(now_ms + 2000)  # what is known of that
+        wait_for(lambda: reader._next == 9 and reader._unwritten.count == 1, 60, "what both gave")
+    finally:
+        reader.close()
+    results = way()
+    try:
+        results.go_on(reader)
+        results.settle()
+        wait_for(lambda: results.settled, 60, "the end of the topic")
+        results.allow(2, SHADOW_RUN, kept=True)
+        assert documents.read(store, keys.results(job, "counts"), ResultsPosition).value.offset == 4
+        give(2, SHADOW_RUN, 4000, 5000, 6000)
+        wait_for(lambda: sink.times[-1:] == [now_ms + 5000], 60, "what came after that")
+        assert [moment - now_ms for moment in sink.times] == [3000, 4000, 5000]
     finally:
         results.close()
 
