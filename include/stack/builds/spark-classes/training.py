@@ -29,6 +29,7 @@ OBJECT_STORE = {
     "secret.key": "nothing",
     "attempts.maximum": "1",
     "retry.limit": "0",
+    "input.stream.type": "classic",
 }
 ON_DISK = {
     "spark.sql.streaming.checkpointFileManagerClass": (
