@@ -40,7 +40,7 @@ def test_rates_are_measured_between_two_looks():
 def test_a_lag_of_a_batch_or_two_is_keeping_up():
     found = advise(look(130_000, 3, a=stage(115_000, at=3)), look(100_000, a=stage(85_000)))
     assert flow(found, "a").catch_up_s == 0
-    assert found.next_step == "Nothing to do."
+    assert (found.next_step, found.limiting) == ("Nothing to do.", None)  # where all keep up, none limits
 
 
 def test_what_comes_while_a_long_batch_is_under_way_is_no_falling_behind():

@@ -91,9 +91,10 @@ def advise(look: Look, earlier: Look | None = None, *, should_run: bool = False)
         return Advice(None, (), "Wait for the first batch of every stage.", (reason,))
     usable = earlier if earlier and earlier.status.holder == status.holder else None
     flows = tuple(_flow(name, stage, look, usable) for name, stage in sorted(status.stages.items()))
-    limiting = max(flows, key=lambda flow: (flow.catch_up_s != 0.0, flow.busy or 0.0, flow.lag))
-    step, reasons = _next(limiting, status.stages[limiting.stage], status)
-    return Advice(limiting.stage, flows, step, reasons + _remarks(status))
+    first = max(flows, key=lambda flow: (flow.catch_up_s != 0.0, flow.busy or 0.0, flow.lag))
+    step, reasons = _next(first, status.stages[first.stage], status)
+    limits = first.catch_up_s != 0.0 or (first.busy or 0.0) > BUSY
+    return Advice(first.stage if limits else None, flows, step, reasons + _remarks(status))
 
 
 def _flow(name: str, stage: StageStatus, look: Look, earlier: Look | None) -> StageFlow:
