@@ -271,6 +271,7 @@ class Results:
         self._passed: int | None = None  # where the topic ended when the query had committed first
         self._settling = False  # everything up to the end of the topic is to be read
         self._goal: int | None = None  # where that end is
+        self._settles_from = (0.0, 0, 0)  # when it was asked for, the next result to read then, and rows written
         self._settled = threading.Event()
         self._committed: _Committed | None = None  # not considered yet
         self._closing: tuple[_Committed, int] | None = None  # with the end of the topic at that time
@@ -363,6 +364,7 @@ class Results:
         self.live, self.failure, self._passed = False, None, None
         self._settled.clear()
         self._settling = self._waiting is None or self._position.run > 0  # else there is nothing that counts
+        self._settles_from = time.monotonic(), self._next, self.rows
         if not self._settling:
             self._settled.set()
 
@@ -496,6 +498,11 @@ class Results:
                 self._remember(keep_trying=not settling)
                 saved = moment
             if settling:
+                since, first, rows = self._settles_from
+                log.info(
+                    "%s: read %s results and wrote %s points in %.1f s, up to what the queries before gave last",
+                    self.stage, self._next - first, self.rows - rows, time.monotonic() - since,
+                )  # fmt: skip
                 self._settling, self._goal = False, None
                 self._settled.set()
             if moment - trimmed > TRIM_S:
