@@ -20,6 +20,7 @@ from pyspark.sql.types import BinaryType, IntegralType, LongType, StringType, St
 
 from streamops.model.definitions import Definition, load
 from streamops.model.errors import DefinitionError, StreamOpsError
+from streamops.versions import refill, verdicts
 from streamops.versions.artifacts import definition_file
 from streamops_runtime import code
 from streamops_runtime.fingerprint import fingerprint
@@ -92,7 +93,11 @@ def _check_handed_on(definition: Definition, name: str, given: StructType) -> No
 
 
 def fingerprints(spark: SparkSession, definition: Definition, directory: Path) -> dict[str, Any]:
-    """Each stage's fingerprint. A plan that cannot be read has none, and its verdict will be *unknown*."""
+    """Each stage's fingerprint. A plan that cannot be read has none, and its verdict will be *unknown*.
+
+    Raises:
+        DefinitionError: a stage is to fill itself (``fill``), and cannot.
+    """
     found = {}
     with tempfile.TemporaryDirectory() as temporary:
         for stage, function in code.load(definition, directory).items():
@@ -102,6 +107,11 @@ def fingerprints(spark: SparkSession, definition: Definition, directory: Path) -
                 print(f"no fingerprint of {stage}: {_first_line(error)}", file=sys.stderr)
                 continue
             found[stage] = taken.model_dump(mode="json", exclude_defaults=True)
+            if definition.stages[stage].fill and not refill.can_fill(taken, verdicts.ledger(definition)):
+                raise DefinitionError(
+                    f"stages.{stage}.fill: that takes windows of 15 minutes at most over topics with an event_time; "
+                    f"leave it out, and {stage} begins where the other stages stand."
+                )
     return found
 
 

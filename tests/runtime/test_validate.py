@@ -55,6 +55,20 @@ def test_publish_takes_a_fingerprint_of_every_stage(spark: SparkSession) -> None
     assert fingerprints.read(again)["avg_1s"] == second  # the same in every version and every process
 
 
+def test_a_stage_that_cannot_fill_itself_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    text = (EXAMPLE / "v2.yaml").read_text()
+    (tmp_path / "trade_analyser.py").write_text((EXAMPLE / "trade_analyser.py").read_text())
+    (tmp_path / "v2.yaml").write_text(text.replace("vol_1s:\n", "vol_1s:\n    fill: 2 hours\n", 1))
+    assert "vol_1s" in take(spark, load(tmp_path / "v2.yaml"), tmp_path)
+    change(
+        tmp_path / "trade_analyser.py",
+        '.groupBy(F.window("time", "1 second"))',
+        '.groupBy(F.session_window("time", "1 second").alias("window"))',
+    )
+    with pytest.raises(DefinitionError, match=r"stages\.vol_1s\.fill: that takes windows of 15 minutes at most"):
+        take(spark, load(tmp_path / "v2.yaml"), tmp_path)
+
+
 def test_early_results_are_refused_for_windows_over_windows_only(spark: SparkSession, tmp_path: Path) -> None:
     text = (EXAMPLE / "v2.yaml").read_text().replace("output: append", "output: update")
     (tmp_path / "trade_analyser.py").write_text((EXAMPLE / "trade_analyser.py").read_text())

@@ -231,7 +231,7 @@ def _appears(
 ) -> Verdict:
     renamed = f" If it is {' or '.join(gone)} under another name: a name is the identity of the state." if gone else ""
     if fill:
-        can = new is not None and not new.reads and refill.reach_ms(new, ledger) is not None
+        can = new is not None and refill.can_fill(new, ledger)
         return Verdict(
             stage=stage,
             outcome="refilled" if can else "starts empty",

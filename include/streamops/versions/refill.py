@@ -42,6 +42,11 @@ def reach_ms(stage: Fingerprint, ledger: Mapping[str, str]) -> int | None:
     return total if total <= LONGEST_MS else None
 
 
+def can_fill(stage: Fingerprint, ledger: Mapping[str, str]) -> bool:
+    """Whether a new stage may begin earlier than the others: nobody gives again what it reads of another stage."""
+    return not stage.reads and reach_ms(stage, ledger) is not None
+
+
 def plan(watermark_ms: int, reach: int, *, stands_at_end: bool) -> Refill:
     """Where a stage begins that was stopped at a watermark.
 
