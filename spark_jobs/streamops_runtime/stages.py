@@ -214,13 +214,12 @@ def start(
         writer = to_topic(writer, servers, stage.gate.topic, f"{LIVE_BATCH_S} seconds" if stage.live else None)
     else:
         stage.gate.failure = None
-        writer = writer.foreachBatch(stage.gate)
+        writer, pace = writer.foreachBatch(stage.gate), None
         if definition.trigger:
             writer = writer.trigger(processingTime=definition.trigger)
         elif definition.stages[stage.name].output == "append":
-            stage.gate.pace = Pace(watermark_delay_ms(frame))
-        if filled_to_ms is not None:
-            stage.gate.pace = GivingWay(filled_to_ms, stage.gate.pace)
+            pace = Pace(watermark_delay_ms(frame))
+        stage.gate.pace = pace if filled_to_ms is None else GivingWay(filled_to_ms, pace)
     stage.query = writer.start()
     stage.began = time.monotonic()
 

@@ -83,7 +83,7 @@ def starts(
             since_deployment=number,
             offsets=offsets,
             whole_after_ms=whole_after_ms if whole_after_ms > 0 else None,
-            filled_to_ms=None if stage in stood else others_ms,
+            filled_to_ms=others_ms if version.definition.stages[stage].fill and stage not in stood else None,
         )
     return made
 
