@@ -19,6 +19,7 @@ from streamops.model.errors import LeaseLostError
 from streamops.model.feeds import FOR, TOTAL
 from streamops.model.records import SHADOW_RUN, FeedPosition, FeedSlice, Lease, ResultsPosition, Shadow
 from streamops.model.results import mark
+from streamops.settings import Settings
 from streamops.spark import checkpoints
 from streamops.store import documents, keys
 from streamops.store.object_store import ObjectStore
@@ -32,6 +33,15 @@ SINK = InfluxSink(measurement="pages", tags=("page",))
 
 def row(page: str, time: int, value: int) -> dict[str, Any]:
     return {"page": page, "time": time, "value": value}
+
+
+def produce(stack: Settings, topic: str, epoch: int, run: int, *rows: dict[str, Any]) -> None:
+    """Give results of a run, as its query would."""
+    producer = confluent_kafka.Producer({"bootstrap.servers": stack.kafka_bootstrap_servers})
+    for item in rows:
+        value = mark(epoch, run) + b"0 " + json.dumps(item).encode()
+        producer.produce(topic, value, f"{item['time']}\x01{item['page']}".encode(), partition=0)
+    assert producer.flush(30) == 0
 
 
 @pytest.fixture
@@ -136,13 +146,9 @@ def test_what_was_given_before_a_commit_is_handed_on_however_late_it_is_read(sta
     lease = Lease(job=job, epoch=1, launch="l", deployment=1)
     feed = Feed(job, "counts", 1, servers, store, SINK, ("value",))
     results = Results(job, "counts", servers, store, [sink], lambda: None, lambda: lease, feed=feed)
-    producer = confluent_kafka.Producer({"bootstrap.servers": servers})
 
     def give(*rows: dict[str, Any]) -> None:
-        for item in rows:
-            value = mark(1, 1) + b"0 " + json.dumps(item).encode()
-            producer.produce(results.topic, value, f"{item['time']}\x01{item['page']}".encode(), partition=0)
-        producer.flush(10)
+        produce(stack, results.topic, 1, 1, *rows)
 
     results.open()
     results.allow(1, 1, kept=True)
@@ -211,13 +217,8 @@ def test_a_version_that_takes_over_writes_what_it_gave_and_the_old_one_did_not_w
         made.open()
         return made
 
-    producer = confluent_kafka.Producer({"bootstrap.servers": servers})
-
     def give(epoch: int, run: int, *times: int) -> None:
-        for moment in times:
-            value = mark(epoch, run) + b"0 " + json.dumps(row("a", now_ms + moment, 1)).encode()
-            producer.produce(topic, value, f"{now_ms + moment}\x01a".encode(), partition=0)
-        assert producer.flush(30) == 0
+        produce(stack, topic, epoch, run, *(row("a", now_ms + moment, 1) for moment in times))
 
     give(1, 1, 0, 1000)
     reader = way(shadow=note)
@@ -253,7 +254,6 @@ def test_a_shadow_that_is_a_little_behind_reads_again_nothing_of_what_it_has_giv
     documents.write(store, keys.shadow(job, "counts"), note)
     sink, topic = Remembers(), keys.results_topic(job, "counts")
     end_of_results(Ledger.at(servers), job, "counts")  # makes it
-    producer = confluent_kafka.Producer({"bootstrap.servers": servers})
 
     def way(**more: Any) -> Results:
         made = Results(job, "counts", servers, store, [sink], lambda: None, lambda: lease, deployment=2, **more)
@@ -262,10 +262,7 @@ def test_a_shadow_that_is_a_little_behind_reads_again_nothing_of_what_it_has_giv
         return made
 
     def give(epoch: int, run: int, *times: int) -> None:
-        for moment in times:
-            value = mark(epoch, run) + b"0 " + json.dumps(row("a", now_ms + moment, 1)).encode()
-            producer.produce(topic, value, f"{now_ms + moment}\x01a".encode(), partition=0)
-        assert producer.flush(30) == 0
+        produce(stack, topic, epoch, run, *(row("a", now_ms + moment, 1) for moment in times))
 
     give(1, 1, 0, 1000)  # offsets 0 and 1
     reader = way(shadow=note)
@@ -315,13 +312,8 @@ def test_what_a_shadow_gave_beside_a_version_in_batches_is_not_read_before_it_ma
         made.know(window)
         return made
 
-    producer = confluent_kafka.Producer({"bootstrap.servers": servers})
-
     def give(run: int, *times: int) -> None:
-        for moment in times:
-            value = mark(2, run) + b"0 " + json.dumps(row("a", now_ms + moment, 1)).encode()
-            producer.produce(topic, value, f"{now_ms + moment}\x01a".encode(), partition=0)
-        assert producer.flush(30) == 0
+        produce(stack, topic, 2, run, *(row("a", now_ms + moment, 1) for moment in times))
 
     reader, results = way(shadow=note), way(sink)
     reader.open()
@@ -357,13 +349,9 @@ def test_who_continues_a_shadow_that_was_killed_replaces_no_whole_window_by_a_pa
     documents.write(store, keys.shadow(job, "counts"), note)
     sink, topic = Remembers(), keys.results_topic(job, "counts")
     end_of_results(Ledger.at(servers), job, "counts")  # makes it
-    producer = confluent_kafka.Producer({"bootstrap.servers": servers})
 
     def give(run: int, *points: tuple[int, int]) -> None:
-        for moment, count in points:
-            value = mark(2, run) + b"0 " + json.dumps(row("a", now_ms + moment, count)).encode()
-            producer.produce(topic, value, f"{now_ms + moment}\x01a".encode(), partition=0)
-        assert producer.flush(30) == 0
+        produce(stack, topic, 2, run, *(row("a", now_ms + moment, count) for moment, count in points))
 
     give(SHADOW_RUN, (1000, 9), (2000, 9), (3000, 9))
     results = Results(job, "counts", servers, store, [sink], lambda: None, lambda: lease, deployment=2)
