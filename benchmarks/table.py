@@ -132,7 +132,8 @@ def strategies() -> str | None:
     for item in result["runs"]:
         took.setdefault(item["strategy"], []).append(item["seconds"])
     told = "; ".join(
-        f"`{strategy}` {len(seconds)} times, whole runbook {min(seconds):.0f} to {max(seconds):.0f} s"
+        f"`{strategy}` {len(seconds)} x, whole runbook {min(seconds):.0f} s"
+        + (f" to {max(seconds):.0f} s" if len(seconds) > 1 else "")
         for strategy, seconds in took.items()
     )
     told += "".join(f"; `{item['strategy']}` once not: {item['reason']}" for item in result["failed"])
