@@ -183,8 +183,8 @@ def test_who_lacks_sparks_secret_runs_ends_and_retires_nothing_and_no_page_tells
         codes += [pool.submit(who.submit) for who in (none, guesses)]
         codes += [pool.submit(who.end, driver) for who in (none, guesses)]
         assert 0 not in [code.result() for code in codes]
-    httpx.post(f"{stack.spark_ui}/driver/kill/", data={"id": driver, "terminate": "true"})
-    httpx.post(f"{stack.spark_ui}/workers/kill/", data={"host": layout.here})
+    httpx.post(f"{stack.spark_ui}/driver/kill/", data={"id": driver, "terminate": "true"}, timeout=60)
+    httpx.post(f"{stack.spark_ui}/workers/kill/", data={"host": layout.here}, timeout=60)
     assert look() == running
     workers = [worker for worker in submitter.master().workers if worker.state != "DEAD"]
     assert {worker.state for worker in workers} == {"ALIVE"}
@@ -194,7 +194,8 @@ def test_who_lacks_sparks_secret_runs_ends_and_retires_nothing_and_no_page_tells
     pages = [f"{own}/{page}" for page in ("jobs/", "environment/", "executors/", of)]
     pages += [f"{stack.spark_ui}/{page}" for page in ("", "json/", "environment/", f"app/?appId={application}")]
     pages += [f"{worker.page}/{page}" for worker in workers for page in ("", "json/")]
-    texts = {page: httpx.get(page, follow_redirects=True).raise_for_status().text for page in pages}
+    with httpx.Client(follow_redirects=True, timeout=60) as browser:  # the driver's first page compiles what draws it
+        texts = {page: browser.get(page).raise_for_status().text for page in pages}
     texts |= {str(path): path.read_text() for path in tmp_path.rglob(f"*{application}*/events*")}
     assert len(texts) > len(pages)  # the event log among them
     assert [page for page, text in texts.items() if secret in text] == []
