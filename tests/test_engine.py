@@ -322,7 +322,7 @@ def test_the_number_of_a_deployment_that_was_taken_back_is_not_given_out_again(r
     rig.run("deploy_job", version="v1")
     engine, owner = rig.engine(), rig.owner()
     engine.begin(patient("upgrade_job", job=JOB, version="v2", snapshot="s"), owner, "left")
-    for task in ("check", "prepare", "submit_driver", "wait_standby", "prepare_shadow", "wait_shadow"):
+    for task in ("check", "prepare", "prepare_shadow", "submit_driver", "wait_standby", "wait_shadow"):
         engine.run_task(JOB, "left", task)
 
     def kill(step: str, when: str) -> None:

@@ -270,6 +270,7 @@ class Results:
         self._began = 0.0  # when the query did, of a monotonic clock
         self._passed: int | None = None  # where the topic ended when the query had committed first
         self._settling = False  # everything up to the end of the topic is to be read
+        self._holds = False  # nothing is written before ``allow``
         self._goal: int | None = None  # where that end is
         self._settles_from = (0.0, 0, 0)  # when it was asked for, the next result to read then, and rows written
         self._settled = threading.Event()
@@ -307,8 +308,11 @@ class Results:
         self._points = self._none()
         self._unwritten = self._none() if self._shadow else None
 
-    def passed_ms(self, reached: Mapping[int, int]) -> int:
-        """Up to when points are over where state partitions have come so far; in milliseconds since the epoch."""
+    def wrote_ms(self, position: ResultsPosition) -> int:
+        """Up to when the writer of a position has written its points, in milliseconds since the epoch."""
+        if position.written_ms is not None:
+            return position.written_ms
+        reached = position.reached  # all that an earlier release tells, and the last points of it may not be written
         return min(reached.values()) - self._ahead_ms if reached else _NEVER
 
     def others_wrote(self, until_ms: int) -> None:
@@ -331,6 +335,7 @@ class Results:
         """Do of ``open`` what needs no lease: make the topic, and open connections. Raises UnreachableError."""
         self._ledger.ensure_topic(self.topic, config=_TOPIC)
         self._consumer = self._consumer or confluent_kafka.Consumer({**_READER, "bootstrap.servers": self._servers})
+        self._end_of_topic()
 
     def open(self) -> None:
         """Read on where the writer before stopped. Raises UnreachableError."""
@@ -358,9 +363,14 @@ class Results:
         self._thread = threading.Thread(target=self._work, name=f"results of {self.stage}", daemon=True)
         self._thread.start()
 
-    def settle(self) -> None:
-        """Read all that the ended query has given, and write what is over; ``settled`` says when that is done."""
+    def settle(self, *, held: bool = False) -> None:
+        """Read all that the ended query has given, and write what is over; ``settled`` says when that is done.
+
+        Args:
+            held: what is over waits for ``allow`` as well: a version that goes on from its shadow has given the same.
+        """
         assert self._consumer is not None
+        self._holds = held
         self.live, self.failure, self._passed = False, None, None
         self._settled.clear()
         self._settling = self._waiting is None or self._position.run > 0  # else there is nothing that counts
@@ -405,12 +415,12 @@ class Results:
                 following = own[1]
             else:  # all that it has given is read again
                 following = min(points.first_offset(following), waiting.since)
-            update = {"offset": fresh.first_offset(following), "before": tuple(before)}
+            update = {"offset": fresh.first_offset(following), "before": tuple(before), "written_ms": None}
             self._save(
                 deployment=self._deployment, epoch=epoch, run=run, reached=reached, behind=tuple(reached), **update
             )
             self._waiting = self._own = None
-            self._points = fresh
+            self._points, self._holds = fresh, False
             if waiting:
                 self._goes_on_at = following
                 log.info("%s: reads on at result %s; %s points wait", self.stage, following, fresh.count)
@@ -484,6 +494,10 @@ class Results:
                 self._points.pass_on()
             behind = len(messages) == _TAKEN and self._points.count < MOST_HELD
             settling = self._settling and self._next >= self._until()
+            if self._holds:
+                if settling:
+                    self._end_settling()
+                continue
             if settling or (not behind and moment - flushed >= FLUSH_S) or moment - flushed > 1.0:
                 present = self._present(moment, moment - came)
                 with self._holding:
@@ -498,25 +512,30 @@ class Results:
                 self._remember(keep_trying=not settling)
                 saved = moment
             if settling:
-                since, first, rows = self._settles_from
-                log.info(
-                    "%s: read %s results and wrote %s points in %.1f s, up to what the queries before gave last",
-                    self.stage, self._next - first, self.rows - rows, time.monotonic() - since,
-                )  # fmt: skip
-                self._settling, self._goal = False, None
-                self._settled.set()
+                self._end_settling()
             if moment - trimmed > TRIM_S:
                 self._trim()
                 if self.feed is not None:
                     self.feed.trim(moment)
                 trimmed = moment
 
+    def _end_settling(self) -> None:
+        since, first, rows = self._settles_from
+        log.info(
+            "%s: read %s results and wrote %s points in %.1f s, up to what the queries before gave last",
+            self.stage, self._next - first, self.rows - rows, time.monotonic() - since,
+        )  # fmt: skip
+        self._settling, self._goal = False, None
+        self._settled.set()
+
     def _remember(self, *, keep_trying: bool) -> None:
         """Store how far the topic was read, unless it is to be read again."""
         with self._holding:
             if self._goes_on_at is not None:
                 return
-            update = {"offset": self._points.first_offset(self._next), "reached": self._points.reached}
+            update: dict[str, Any] = {"offset": self._points.first_offset(self._next), "reached": self._points.reached}
+            if self._points.over_ms > _NEVER:  # what was over at the last look has been written since
+                update["written_ms"] = self._points.over_ms
             # What this run has passed it has passed, also where its results are read once more.
             update["behind"] = tuple(part for part in self._points.behind if part in self._position.behind)
             self._save(keep_trying=keep_trying, **update)

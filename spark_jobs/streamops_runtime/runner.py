@@ -164,7 +164,8 @@ class Driver:
         work.prepare()
         self.mark("prepare")
         if role == "standby":
-            work.warm_up(self.dismissed)
+            if not self.has_word():
+                work.warm_up(self.has_word)
             work.connect()
             self.mark("warm_up")
             word = self.stand_by(work)
@@ -227,6 +228,10 @@ class Driver:
         """Whether an operation has asked this launch to end."""
         return self.command() == "stop"
 
+    def has_word(self) -> bool:
+        """Whether this launch is to do something else than to warm up: in shadow it gets warm by what it reads."""
+        return self.command() in ("stop", "shadow")
+
     def set_levels(self) -> None:
         """Let loggers say what they are to say now."""
         set_levels(self.spark.sparkContext, self.definition.logging, self.levels, self.told_levels)
@@ -239,7 +244,7 @@ class Driver:
         Raises:
             UnhealthyError: a stage failed in shadow.
         """
-        log.info("standby: warm, waiting for its word")
+        log.info("standby: waiting for its word")
         self.launch.begun()
         last = 0.0
         while True:

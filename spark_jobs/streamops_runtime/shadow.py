@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 SHORT_S = 8.0  # a round of batches that leaves little to read
 _SHORTER = 0.9  # of the shortest round
-FEW_LEFT = 20_000  # events, which code that is still cold reads in some seconds
+FEW_A_SECOND = 3_000.0  # results; live, code that is still cold gives several times as many
 LEVEL_S = 2.0  # behind the end of its sources, right after a commit
 BATCHES_S = 5.0  # the same beside a version in batches, whose results are no sooner there
 FEW = 100  # rows, which are no lag
@@ -120,8 +120,14 @@ class ShadowRun:
         rounds = self._rounds[stage.name]
         rounds.append(time.monotonic() - stage.began)
         left = stage.lag if self.work.measure(stage) else None
-        log.info("stage %s: a round of batches took %.1f s, and left %s rows", stage.name, rounds[-1], left)
-        few = left is not None and left <= FEW_LEFT and not self._reads(stage)
+        told = stage.query.recentProgress if stage.query else ()
+        log.info(
+            "stage %s: a round of batches took %.1f s (%s), and left %s rows", stage.name, rounds[-1],
+            ", ".join(f"{one['numInputRows']:,} rows in {one['batchDuration'] / 1000:.1f} s" for one in told), left,
+        )  # fmt: skip
+        window = self.work.windows.get(stage.name)
+        each = window.size_us / window.slide_us if window and window.kind == "sliding" else 1.0
+        few = left is not None and is_few(left, rounds[-1], each)
         self._start(stage, Phase.CATCHING_UP if another_round(rounds) and not few else Phase.SHADOW)
 
     def _judge(self, stage: RunningStage) -> None:
@@ -172,6 +178,16 @@ def another_round(rounds: Sequence[float]) -> bool:
         in_vain = 0 if took < _SHORTER * best else in_vain + 1
         best = min(best, took)
     return rounds[-1] > SHORT_S and in_vain < 2
+
+
+def is_few(left: int, took_s: float, each: float) -> bool:
+    """Whether what comes is so little that it is read live sooner than in one more round of batches.
+
+    Args:
+        left: rows that came while the last round was made, which took so many seconds.
+        each: results of a row, which live are given one by one: the windows that it lies in.
+    """
+    return left * each <= FEW_A_SECOND * took_s
 
 
 def is_level(lag: int, rate: float, most_s: float) -> bool:

@@ -64,6 +64,7 @@ MOST_RESTARTS = 5
 RELAUNCH = 75
 NEAR_S = 60.0  # a stage that caught up in this time goes live; the rest it reads there, and faster than it arrives
 TELLING_MS = 100  # of a part of a batch: what takes longer is told
+TAKE_OVER_S = 10.0  # the lease is not renewed meanwhile
 HOLD_S = 12.0  # how long other stages wait for the first results of the first
 
 # No retry cures these: the state in the checkpoint is not this version's.
@@ -285,6 +286,7 @@ class Work:
         for stage in self.stages:
             stage.held = stage.name not in first
         stages.at_once(self._start, [stage for stage in self.stages if not stage.held])
+        self._take_over()
         driver.mark("start")
         try:
             return self._watch(driver, held)
@@ -323,7 +325,7 @@ class Work:
             if before.stages[name].realtime:
                 found = documents.read(self.store, keys.results(job, name), ResultsPosition)
                 if found and found.value.deployment == number:
-                    written[name] = gate.passed_ms(found.value.reached)
+                    written[name] = gate.wrote_ms(found.value)
             elif (tail := checkpoints.position(self.store, keys.stage(job, number, epoch, name))) and tail.watermark_ms:
                 at_end = self.definition.stages[name].recount is not None  # a point's time is the end of its window
                 written[name] = tail.watermark_ms - (0 if at_end else gate.window_ms)
@@ -399,9 +401,24 @@ class Work:
         """Start a stage; one in real time first writes what its last query has given."""
         if isinstance(stage.gate, Results):
             stage.phase = Phase.SETTLING
-            stage.gate.settle()
+            stage.gate.settle(held=self._goes_on(stage) and stage.name in self.continued)
         else:
             self._query(stage)
+
+    def _goes_on(self, stage: RunningStage) -> bool:
+        """Whether the query of a stage that settles is one of a shadow, which may write from now on."""
+        return stage.query is not None and stage.query.isActive
+
+    def _take_over(self) -> None:
+        """Let the queries of a shadow go on. The loop, which has more to look after, does it where it takes long."""
+        deadline = time.monotonic() + TAKE_OVER_S
+        while time.monotonic() < deadline:
+            waiting = [stage for stage in self.stages if stage.phase is Phase.SETTLING and self._goes_on(stage)]
+            if not waiting:
+                return
+            for stage in waiting:
+                self._advance(stage)
+            time.sleep(0.02)
 
     def _advance(self, stage: RunningStage) -> bool:
         """Take a real-time stage on: from settling to live, by way of batches for as long as these are long.
@@ -419,7 +436,7 @@ class Work:
         if reads and self.has_read_again(stage):
             stage.gate.read_again()
         if stage.phase is Phase.SETTLING and stage.gate.settled:
-            goes_on = stage.query is not None and stage.query.isActive  # a shadow that may write from now on
+            goes_on = self._goes_on(stage)
             kept = stage.name in self.continued or (stage.run > 0 and not goes_on)
             run = stage.run if goes_on else stage.run + 1
             try:

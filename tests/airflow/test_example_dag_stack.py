@@ -46,7 +46,7 @@ def other(job: FreshJob, tmp_path_factory: pytest.TempPathFactory) -> Iterator[F
 
 @pytest.fixture(scope="module", autouse=True)
 def examples(stack: Settings, airflow: Airflow, job: FreshJob, other: FreshJob) -> Iterator[None]:
-    """Copied to the user's own DAGs, with the names of this test's jobs."""
+    """Copied to the user's own DAGs, with the names of this test's jobs; nobody waits for a version to be warm."""
     folder = Layout.find().own_dags
     copies = []
     patient = {**PATIENT, "stop_timeout_s": 150}
@@ -55,6 +55,7 @@ def examples(stack: Settings, airflow: Airflow, job: FreshJob, other: FreshJob) 
         'Param("clicks-rehearsal")': f'Param("{other.name}")',
         'tags=["example"]': f'tags=["example"], default_args={patient}',
         'to=params["rehearsal"]': f'to=params["rehearsal"], **{PATIENT}',
+        'version="{{ params.next_version }}"': 'version="{{ params.next_version }}", standby=False',
     }
     for name in (RELEASE, REHEARSE):
         text = (EXAMPLES / f"{name}.py").read_text()

@@ -24,6 +24,7 @@ from support import drivers, executors, invariant, mark, pythons
 
 pytestmark = [pytest.mark.stack, pytest.mark.full]
 ALL = ("avg_1s", "avg_1m", "vol_1s")
+COLD = {"standby": False}  # how soon a version is at work is not asked here
 TWO = (
     (re.compile(r"  panes:.*?(?=stages:)", re.DOTALL), ""),
     (re.compile(r"  avg_1m:.*?(?=  vol_1s:)", re.DOTALL), ""),
@@ -114,7 +115,7 @@ def kill(job: FreshJob) -> None:
 def test_stages_go_into_real_time_and_back_with_their_state(two, operator, servers):
     job = two
     start = mark(job)
-    done = operator.run("upgrade_job", job.name, version="live", snapshot="into")
+    done = operator.run("upgrade_job", job.name, version="live", snapshot="into", **COLD)
     assert set(done.facts("check")["outcomes"].values()) == {"kept"}
     is_live(job)
 
@@ -133,7 +134,7 @@ def test_stages_go_into_real_time_and_back_with_their_state(two, operator, serve
     invariant(job, start)
 
     operator.run("snapshot_job", job.name, snapshot="live")
-    operator.run("upgrade_job", job.name, version="batch", snapshot="back")
+    operator.run("upgrade_job", job.name, version="batch", snapshot="back", **COLD)
     assert {manifest.name for manifest in snapshots.list(job.store, job.name)} == {"into", "live", "back"}
     invariant(job, start)
 
@@ -149,7 +150,7 @@ def test_a_stage_that_reads_another_counts_each_event_once_through_kills_and_sto
     job = final
     wait_for(lambda: job.read() > 30_000, 180, "a minute of trades")
     start, from_ms = mark(job), int(time.time() * 1000)
-    done = operator.run("upgrade_job", job.name, version="v3", snapshot="final")
+    done = operator.run("upgrade_job", job.name, version="v3", snapshot="final", **COLD)
     assert done.facts("check")["outcomes"] == dict.fromkeys(ALL, "refilled")
     is_live(job)
     invariant(job, start)
@@ -243,7 +244,7 @@ def test_a_version_takes_over_without_a_gap(small, operator):
     kill(job)  # what the version gave before it took over is counted once, also by the next driver
     is_live(job)
     invariant(job, start)
-    operator.run("rollback_job", job.name, snapshot="switch")
+    operator.run("rollback_job", job.name, snapshot="switch", **COLD)
     is_live(job)
     invariant(job, start)
 

@@ -113,7 +113,7 @@ def test_a_new_stage_fills_itself_from_before_the_switch_while_the_other_goes_on
 
         wait_for(a_minute_ago, 120, "a minute of trades")
     start = mark(job)
-    done = operator.run("upgrade_job", job.name, version="filled", recount=False)
+    done = operator.run("upgrade_job", job.name, version="filled", recount=False, standby=False)
     assert done.facts("check")["outcomes"] == {"avg_1s": "kept", "vol_1s": "refilled"}
     begun = jobs.deployment(job.store, job.name, job.record().deployment).stages["vol_1s"]
     assert begun.filled_to_ms
@@ -177,7 +177,7 @@ def test_another_bucket_and_more_partitions_go_on_where_the_version_before_ended
     publish_quickly(job.store, job.directory, "elsewhere", plan={name: known[name] for name in ("avg_1s", "vol_1s")})
     job.caught_up()
     from_ms = int(time.time() * 1000) // 1000 * 1000
-    done = operator.run("upgrade_job", job.name, version="elsewhere", recount=False)
+    done = operator.run("upgrade_job", job.name, version="elsewhere", recount=False, standby=False)
     assert done.facts("check")["outcomes"] == {"avg_1s": "kept", "vol_1s": "kept"}
     deployed = jobs.deployment(job.store, job.name, job.record().deployment)
     epoch = checkpoints.current_epoch(job.store, job.name, deployed.number)

@@ -73,6 +73,7 @@ def goes_wrong(operator: Operator, job: FreshJob, version: str, probation_s: int
         version=version,
         snapshot=f"before-{version}-{uuid.uuid4().hex[:4]}",
         probation_s=probation_s,
+        standby=False,
     )
     said = len(operator.said)
     with pytest.raises(UnhealthyError, match=why):

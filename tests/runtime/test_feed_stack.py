@@ -182,6 +182,7 @@ class Remembers:
         self.values += [row["value"] for row in rows]
 
 
+@pytest.mark.parametrize("held", [True, False])  # whether what is over waits as well until it may write
 @pytest.mark.parametrize(
     ("others_ms", "kept", "old", "offset", "written"),
     [
@@ -191,7 +192,7 @@ class Remembers:
     ],
 )
 def test_a_version_that_takes_over_writes_what_it_gave_and_the_old_one_did_not_write(
-    stack, job, others_ms, kept, old, offset, written
+    stack, job, others_ms, kept, old, offset, written, held
 ):
     """It has kept that in memory. Where the old one gave what it could not write, all is read from the topic again.
 
@@ -231,20 +232,29 @@ def test_a_version_that_takes_over_writes_what_it_gave_and_the_old_one_did_not_w
     results = way()
     try:
         results.go_on(reader)
-        results.settle()
+        results.settle(held=held)
         wait_for(lambda: results.settled, 60, "the end of the topic")
         results.allow(2, SHADOW_RUN, kept=True)
         found = documents.read(store, keys.results(job, "counts"), ResultsPosition)
         assert found is not None
         assert (found.value.deployment, found.value.run, found.value.offset) == (2, SHADOW_RUN, offset)
+        assert found.value.written_ms is None
+        assert results.wrote_ms(found.value) == now_ms + 1000 - 1  # what an earlier release would have said
         give(2, SHADOW_RUN, 5000)
         wait_for(lambda: sink.times[-1:] == [now_ms + 4000], 60, "what waited")
         assert [moment - now_ms for moment in sink.times] == written
+
+        def told() -> bool:
+            position = documents.read(store, keys.results(job, "counts"), ResultsPosition)
+            return position is not None and results.wrote_ms(position.value) == now_ms + 5000 - 1
+
+        wait_for(told, 60, "the position saying what is written")
     finally:
         results.close()
 
 
-def test_a_shadow_that_is_a_little_behind_reads_again_nothing_of_what_it_has_given(stack, job):
+@pytest.mark.parametrize("held", [True, False])
+def test_a_shadow_that_is_a_little_behind_reads_again_nothing_of_what_it_has_given(stack, job, held):
     """What the old version gave meanwhile is yet to come; minutes of results would be read while nobody writes."""
     store, servers, now_ms = ObjectStore(stack), stack.kafka_bootstrap_servers, int(time.time() * 1000)
     lease = Lease(job=job, epoch=2, launch="l", deployment=2)
@@ -276,13 +286,58 @@ def test_a_shadow_that_is_a_little_behind_reads_again_nothing_of_what_it_has_giv
     results = way()
     try:
         results.go_on(reader)
-        results.settle()
+        results.settle(held=held)
         wait_for(lambda: results.settled, 60, "the end of the topic")
         results.allow(2, SHADOW_RUN, kept=True)
         assert documents.read(store, keys.results(job, "counts"), ResultsPosition).value.offset == 4
         give(2, SHADOW_RUN, 4000, 5000, 6000)
         wait_for(lambda: sink.times[-1:] == [now_ms + 5000], 60, "what came after that")
         assert [moment - now_ms for moment in sink.times] == [3000, 4000, 5000]
+    finally:
+        results.close()
+
+
+def test_nothing_that_the_old_version_left_is_written_before_the_new_one_may(stack, job):
+    """It would be written while nobody gives anything new, and the new version has it as well."""
+    store, servers, now_ms = ObjectStore(stack), stack.kafka_bootstrap_servers, int(time.time() * 1000)
+    lease = Lease(job=job, epoch=2, launch="l", deployment=2)
+    note = Shadow(job=job, stage="counts", deployment=2, epoch=2, since=1)
+    at = {"deployment": 1, "epoch": 1, "run": 1, "offset": 0, "reached": {0: now_ms - 1000}}
+    documents.write(store, keys.results(job, "counts"), ResultsPosition(job=job, stage="counts", **at))
+    documents.write(store, keys.shadow(job, "counts"), note)
+    sink, topic = Remembers(), keys.results_topic(job, "counts")
+    end_of_results(Ledger.at(servers), job, "counts")  # makes it
+
+    def way(**more: Any) -> Results:
+        made = Results(job, "counts", servers, store, [sink], lambda: None, lambda: lease, deployment=2, **more)
+        made.know(Window(kind="tumbling", time="t", size_us=1_000_000, slide_us=1_000_000))
+        made.open()
+        return made
+
+    def give(epoch: int, run: int, *times: int) -> None:
+        produce(stack, topic, epoch, run, *(row("a", now_ms + moment, 1) for moment in times))
+
+    give(1, 1, 0)  # offset 0, before the shadow
+    reader = way(shadow=note)
+    try:
+        give(1, 1, 1000, 2000)
+        give(2, SHADOW_RUN, 1000, 2000, 3000)
+        wait_for(lambda: reader._next == 6 and reader._unwritten.count == 3, 60, "what both gave")
+    finally:
+        reader.close()
+    results = way()
+    try:
+        results.go_on(reader)
+        results.settle(held=True)
+        wait_for(lambda: results.settled, 60, "the end of the topic")
+        for number, moment in enumerate((3000, 4000)):  # what its queries still give
+            give(1, 1, moment)
+            wait_for(lambda number=number: results._next == 7 + number, 60, "what comes late")
+        assert not sink.times
+        results.allow(2, SHADOW_RUN, kept=True)
+        give(2, SHADOW_RUN, 4000, 5000)
+        wait_for(lambda: sink.times[-1:] == [now_ms + 4000], 60, "what waited")
+        assert [moment - now_ms for moment in sink.times] == [0, 1000, 2000, 3000, 4000]
     finally:
         results.close()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streamops_runtime.shadow import another_round, is_level
+from streamops_runtime.shadow import another_round, is_few, is_level
 
 
 def rounds(*seconds: float) -> int:
@@ -25,6 +25,13 @@ def test_one_round_that_was_disturbed_is_not_the_last() -> None:
 def test_the_second_round_in_vain_is_the_last() -> None:
     assert rounds(40, 40, 38, 20) == 3
     assert rounds(52, 40, 41, 37, 20) == 4
+
+
+def test_where_few_results_come_one_round_is_enough() -> None:
+    assert is_few(14_412, 15.6, 1)  # the average of a second, of 1,000 trades a second
+    assert is_few(2_175, 22.2, 1)  # of its panes, 100 a second
+    assert not is_few(2_175, 22.2, 60)  # each in the 60 windows of a minute
+    assert not is_few(168_561, 17.6, 1)  # of 10,000 trades a second
 
 
 def test_a_stage_is_level_once_a_commit_leaves_some_seconds_to_read() -> None:

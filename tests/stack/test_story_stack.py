@@ -202,7 +202,7 @@ def test_a_killed_driver_comes_back_by_itself(job):
 
 
 def test_rollback_brings_the_version_before_back_with_its_state(airflow, job):
-    run = run_to_end(airflow, "rollback_job", {"job": job.name, **PATIENT})
+    run = run_to_end(airflow, "rollback_job", {"job": job.name, "standby": False, **PATIENT})
     assert run.state == "success", states(airflow, run)
     assert job.runs("v1")
     record = job.record()

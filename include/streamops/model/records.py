@@ -164,6 +164,7 @@ class ResultsPosition(Stored):
     before: tuple[EarlierRun, ...] = ()
     reached: dict[int, int] = {}  # state partition -> time of the newest point that it gave, in milliseconds
     behind: tuple[int, ...] = ()  # state partitions that in this run have not passed what they had given before
+    written_ms: int | None = None  # in this run, all points up to this time were written
 
     def is_part(self, value: bytes) -> bool:
         """Whether a result may be of a part of a window whose whole value an earlier run had given."""

@@ -1,4 +1,4 @@
-"""When a driver is healthy, warm, or beyond hope: decided from what it published and from the lease."""
+"""When a driver is healthy, stands by, or is beyond hope: decided from what it published and from the lease."""
 
 from __future__ import annotations
 
@@ -67,13 +67,13 @@ def assess_new(status: DriverStatus | None, lease: Lease | None, launch: str, st
 
 
 def assess_standby(status: DriverStatus | None, launch: str) -> Health:
-    """Warm: context and executors are up, and the driver waits for its word."""
+    """Context and executors are up, and the driver waits for its word or runs in shadow already."""
     if status is None or status.launch != launch:
         return Health(False, None, f"launch {launch} has not reported yet: its driver is starting")
     if status.state in FINAL:
         return Health(False, status.reason or str(status.state), f"the driver ended: {status.reason or status.state}")
     if status.state is State.STANDBY:
-        return Health(True, None, f"the driver on {status.host or 'its node'} is warm and waits for its word")
+        return Health(True, None, f"the driver on {status.host or 'its node'} stands by")
     return Health(False, None, f"the driver is {status.state}")
 
 

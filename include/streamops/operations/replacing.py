@@ -161,7 +161,10 @@ def _goes_on(name: str, old: Definition, new: Definition, outcome: str) -> bool:
 
 
 def shadow(context: StepContext) -> Reserved:
-    """Give the new driver a copy of the old one's present state, and let it run on that without writing."""
+    """Give the new driver a copy of the old one's present state, and the word to run on that without writing.
+
+    It finds both when it starts: what it reads warms it, and a warm-up before would be done twice.
+    """
     store = context.ports.store
     told = jobs.told(store, context.job, context.launch)
     if told is not None and told.operation == context.operation.id:  # it may run there already
@@ -223,7 +226,7 @@ def _remove(context: StepContext) -> None:
 SHADOW = Step(
     "shadow",
     "prepare_shadow",
-    "Let the new driver run on a copy of the present state, without writing",
+    "Give the new driver a copy of the present state to run on, without writing",
     shadow,
 )
 SHADOWED = Step(

@@ -287,7 +287,7 @@ def put(context: StepContext, what: Submission, step: str, *, undo: bool = False
 
 
 def look_standby(context: StepContext) -> Health:
-    """Whether the new driver is warm."""
+    """Whether the new driver stands by."""
     if context.cold:
         return Health(True, None, "no standby: the new driver starts after the stop")
     return health.assess_standby(jobs.status(context.ports.store, context.job, context.launch), context.launch)
@@ -510,7 +510,7 @@ SUBMIT = Step(
     "submit", "submit_driver", "Submit the driver to the cluster, supervised by the master", submit, submits=True
 )
 SUBMIT_STANDBY = replace(SUBMIT, title="Submit the new driver in standby, supervised by the master")
-STANDBY = Step("standby", "wait_standby", "Wait until the new driver is warm", look=look_standby, awaited="Standby")
+STANDBY = Step("standby", "wait_standby", "Wait until the new driver stands by", look=look_standby, awaited="Standby")
 REQUEST_STOP = Step("request_stop", "switch", "Ask the present driver to stop at a batch boundary", request_stop)
 AWAIT_STOP = Step("await_stop", "switch", "Wait until it has stopped", await_stop)
 HAND_OVER = Step("hand_over", "switch", "Give the lease to the new driver and let it run", hand_over)

@@ -64,7 +64,7 @@ class RehearseJob(NewVersion):
         Field(title="May differ", description="With Demand equal results: stages whose results may differ."),
     ] = ()
     healthy_timeout_s: Annotated[
-        HealthyTimeout, Field(description="The rehearsal fails if the new driver is not warm by then.")
+        HealthyTimeout, Field(description="The rehearsal fails if the new driver does not stand by then.")
     ] = 180
 
     @model_validator(mode="after")
@@ -128,7 +128,7 @@ def check(context: StepContext) -> Checked:
 
 
 def reserve(context: StepContext) -> Begun:
-    """Number the new deployment and name the launch that warms up; what runs is still undisturbed, and measured."""
+    """Number the new deployment and name the launch that stands by; what runs is still undisturbed, and measured."""
     steps.publish_copy(context)
     version = context.version()
     if not context.ports.submitter.room_for(version.definition):
@@ -349,12 +349,12 @@ REHEARSE_JOB = Runbook(
         Step(
             "reserve",
             "prepare",
-            "Number the new deployment, name the launch that warms up, and measure what runs alone",
+            "Number the new deployment, name the launch that stands by, and measure what runs alone",
             reserve,
         ),
+        replacing.SHADOW,
         steps.SUBMIT_STANDBY,
         steps.STANDBY,
-        replacing.SHADOW,
         replace(replacing.SHADOWED, act=shadowed),
         Step(
             "observe",

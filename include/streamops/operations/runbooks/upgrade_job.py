@@ -117,7 +117,7 @@ def check(context: StepContext) -> Checked:
 
 
 def reserve(context: StepContext) -> Reserved:
-    """Number the new deployment and name the launch that warms up beside the old one."""
+    """Number the new deployment and name the launch that stands by beside the old one."""
     steps.publish_copy(context)
     version = context.version()
     cold = steps.starts_cold(context, version, standby=context.asked(UpgradeJob).standby)
@@ -248,12 +248,12 @@ UPGRADE_JOB = Runbook(
         Step(
             "reserve",
             "prepare",
-            "Number the new deployment and name the launch that will warm up beside the old",
+            "Number the new deployment and name the launch that will stand by beside the old",
             reserve,
         ),
+        replace(replacing.SHADOW, title="Gapless: give the new driver a copy of the state to run on", when=gapless),
         steps.SUBMIT_STANDBY,
         steps.STANDBY,
-        replace(replacing.SHADOW, title="Gapless: let the new driver run on a copy of the state", when=gapless),
         replace(replacing.SHADOWED, title="Gapless: wait until it has read all there is", when=gapless),
         replace(steps.REQUEST_STOP, when=stops_first),
         replace(steps.AWAIT_STOP, when=stops_first),
