@@ -23,11 +23,6 @@ class Seen:
     window_end_ms: int
     seen_ms: int
 
-    @property
-    def lateness_s(self) -> float:
-        """Read minus window end, in seconds."""
-        return (self.seen_ms - self.window_end_ms) / 1000
-
 
 @dataclass(frozen=True)
 class Spread:

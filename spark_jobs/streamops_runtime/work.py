@@ -286,9 +286,9 @@ class Work:
         for stage in self.stages:
             stage.held = stage.name not in first
         stages.at_once(self._start, [stage for stage in self.stages if not stage.held])
-        self._take_over()
-        driver.mark("start")
         try:
+            self._take_over()
+            driver.mark("start")
             return self._watch(driver, held)
         except LeaseLostError:
             self.stopping.set()

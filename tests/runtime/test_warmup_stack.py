@@ -14,7 +14,7 @@ from fresh_job import wait_for
 from streamops.clients.kafka import Ledger
 from streamops_runtime import warmup
 
-pytestmark = pytest.mark.stack
+pytestmark = [pytest.mark.stack, pytest.mark.full]
 HELD_UP_S = 60.0  # Kafka's producer gives up after 120 s what it cannot send
 
 

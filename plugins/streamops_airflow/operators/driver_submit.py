@@ -114,7 +114,7 @@ class DriverSubmitOperator(SubmitOperator):
 
     Args:
         until: ``healthy`` (lease held, and every stage has committed a batch or found no data), or ``standby`` for
-            a driver that warms up beside the running one; empty where another task waits.
+            a driver beside the running one; empty where another task waits.
         part: the job whose driver it is, in an operation on several.
 
     XCom: what the submit step reports, among it the launch and Spark's driver id.
