@@ -335,7 +335,7 @@ class Results:
         """Do of ``open`` what needs no lease: make the topic, and open connections. Raises UnreachableError."""
         self._ledger.ensure_topic(self.topic, config=_TOPIC)
         self._consumer = self._consumer or confluent_kafka.Consumer({**_READER, "bootstrap.servers": self._servers})
-        self._end_of_topic()
+        self._end_of_topic()  # the first question to a broker connects
 
     def open(self) -> None:
         """Read on where the writer before stopped. Raises UnreachableError."""

@@ -164,8 +164,7 @@ class Driver:
         work.prepare()
         self.mark("prepare")
         if role == "standby":
-            if not self.has_word():
-                work.warm_up(self.has_word)
+            work.warm_up(self.has_word)
             work.connect()
             self.mark("warm_up")
             word = self.stand_by(work)

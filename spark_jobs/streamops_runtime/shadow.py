@@ -126,8 +126,7 @@ class ShadowRun:
             ", ".join(f"{one['numInputRows']:,} rows in {one['batchDuration'] / 1000:.1f} s" for one in told), left,
         )  # fmt: skip
         window = self.work.windows.get(stage.name)
-        each = window.size_us / window.slide_us if window and window.kind == "sliding" else 1.0
-        few = left is not None and is_few(left, rounds[-1], each)
+        few = left is not None and is_few(left, rounds[-1], window.overlap if window else 1)
         self._start(stage, Phase.CATCHING_UP if another_round(rounds) and not few else Phase.SHADOW)
 
     def _judge(self, stage: RunningStage) -> None:
@@ -180,7 +179,7 @@ def another_round(rounds: Sequence[float]) -> bool:
     return rounds[-1] > SHORT_S and in_vain < 2
 
 
-def is_few(left: int, took_s: float, each: float) -> bool:
+def is_few(left: int, took_s: float, each: int) -> bool:
     """Whether what comes is so little that it is read live sooner than in one more round of batches.
 
     Args:

@@ -80,9 +80,14 @@ class RunningStage:
         self.commits = commits
 
     @property
+    def active(self) -> bool:
+        """Whether it has a query that goes on."""
+        return self.query is not None and self.query.isActive
+
+    @property
     def finished(self) -> bool:
         """Whether the query has ended because there was nothing left to read."""
-        return self.query is not None and not self.query.isActive and self.query.exception() is None
+        return self.query is not None and not self.active and self.query.exception() is None
 
     @property
     def ended(self) -> bool:
@@ -91,7 +96,7 @@ class RunningStage:
             return False
         if self.phase is Phase.SETTLING:
             return self.gate.failure is not None
-        return self.query is None or not self.query.isActive
+        return not self.active
 
 
 def first(stages: Sequence[RunningStage], continued: Collection[str], *, warm: bool) -> set[str]:
@@ -237,7 +242,7 @@ def to_topic(writer: DataStreamWriter, servers: str, topic: str, live: str | Non
 
 def end(stage: RunningStage) -> None:
     """End a real-time stage's query at once."""
-    if stage.query is not None and stage.query.isActive:
+    if stage.query is not None and stage.active:
         stage.query.stop()
     stage.phase = None
 

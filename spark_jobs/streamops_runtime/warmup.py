@@ -63,7 +63,7 @@ class WarmUp:
     Args:
         places: where its sources read.
         launch: names what is written meanwhile, and removed at the end.
-        dismissed: whether the driver is not wanted any more.
+        dismissed: whether the driver has something else to do, or is not wanted any more.
     """
 
     spark: SparkSession
@@ -81,6 +81,8 @@ class WarmUp:
         Args:
             rounds: each lasts ``LIMIT_S`` seconds and a batch at most.
         """
+        if self.dismissed():
+            return
         # Of its own: what another driver of the launch left, or still writes, would keep the queries from starting.
         prefix = f"{keys.warm_up(self.definition.job, self.launch)}{uuid.uuid4().hex}/"
         ledger = Ledger.at(self.places.kafka)

@@ -401,19 +401,15 @@ class Work:
         """Start a stage; one in real time first writes what its last query has given."""
         if isinstance(stage.gate, Results):
             stage.phase = Phase.SETTLING
-            stage.gate.settle(held=self._goes_on(stage) and stage.name in self.continued)
+            stage.gate.settle(held=stage.active and stage.name in self.continued)
         else:
             self._query(stage)
-
-    def _goes_on(self, stage: RunningStage) -> bool:
-        """Whether the query of a stage that settles is one of a shadow, which may write from now on."""
-        return stage.query is not None and stage.query.isActive
 
     def _take_over(self) -> None:
         """Let the queries of a shadow go on. The loop, which has more to look after, does it where it takes long."""
         deadline = time.monotonic() + TAKE_OVER_S
         while time.monotonic() < deadline:
-            waiting = [stage for stage in self.stages if stage.phase is Phase.SETTLING and self._goes_on(stage)]
+            waiting = [stage for stage in self.stages if stage.phase is Phase.SETTLING and stage.active]
             if not waiting:
                 return
             for stage in waiting:
@@ -436,7 +432,7 @@ class Work:
         if reads and self.has_read_again(stage):
             stage.gate.read_again()
         if stage.phase is Phase.SETTLING and stage.gate.settled:
-            goes_on = self._goes_on(stage)
+            goes_on = stage.active  # a shadow that may write from now on
             kept = stage.name in self.continued or (stage.run > 0 and not goes_on)
             run = stage.run if goes_on else stage.run + 1
             try:

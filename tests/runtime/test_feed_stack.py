@@ -182,6 +182,47 @@ class Remembers:
         self.values += [row["value"] for row in rows]
 
 
+class Takeover:
+    """A version in shadow, beside one that has left its position; windows of a second.
+
+    Args:
+        since: where in the topic the shadow begins.
+        old: the first result that the old version has not written.
+        reached: how far its query has come, in milliseconds from now.
+    """
+
+    def __init__(self, stack: Settings, job: str, *, since: int, old: int, reached: int) -> None:
+        self.stack, self.job, self.store, self.sink = stack, job, ObjectStore(stack), Remembers()
+        self.now_ms = int(time.time() * 1000)
+        self.note = Shadow(job=job, stage="counts", deployment=2, epoch=2, since=since)
+        at = {"deployment": 1, "epoch": 1, "run": 1, "offset": old, "reached": {0: self.now_ms + reached}}
+        documents.write(self.store, keys.results(job, "counts"), ResultsPosition(job=job, stage="counts", **at))
+        documents.write(self.store, keys.shadow(job, "counts"), self.note)
+        end_of_results(Ledger.at(stack.kafka_bootstrap_servers), job, "counts")  # makes it
+
+    def way(self, **more: Any) -> Results:
+        """A way out of the new version."""
+        lease = Lease(job=self.job, epoch=2, launch="l", deployment=2)
+        made = Results(
+            self.job, "counts", self.stack.kafka_bootstrap_servers, self.store, [self.sink],
+            lambda: None, lambda: lease, deployment=2, **more,
+        )  # fmt: skip
+        made.know(Window(kind="tumbling", time="t", size_us=1_000_000, slide_us=1_000_000))
+        made.open()
+        return made
+
+    def give(self, epoch: int, run: int, *times: int) -> None:
+        """Results of a run, at times in milliseconds from now."""
+        topic = keys.results_topic(self.job, "counts")
+        produce(self.stack, topic, epoch, run, *(row("a", self.now_ms + moment, 1) for moment in times))
+
+    def position(self) -> ResultsPosition:
+        """What is stored."""
+        found = documents.read(self.store, keys.results(self.job, "counts"), ResultsPosition)
+        assert found is not None
+        return found.value
+
+
 @pytest.mark.parametrize("held", [True, False])  # whether what is over waits as well until it may write
 @pytest.mark.parametrize(
     ("others_ms", "kept", "old", "offset", "written"),
@@ -202,53 +243,30 @@ def test_a_version_that_takes_over_writes_what_it_gave_and_the_old_one_did_not_w
         old: the first result that the old version has not written.
         offset: the first one that must be read if the new version is killed now.
     """
-    store, servers, now_ms = ObjectStore(stack), stack.kafka_bootstrap_servers, int(time.time() * 1000)
-    lease = Lease(job=job, epoch=2, launch="l", deployment=2)
-    window = Window(kind="tumbling", time="t", size_us=1_000_000, slide_us=1_000_000)
-    note = Shadow(job=job, stage="counts", deployment=2, epoch=2, since=1)
-    at = {"deployment": 1, "epoch": 1, "run": 1, "offset": old, "reached": {0: now_ms + 1000}}
-    documents.write(store, keys.results(job, "counts"), ResultsPosition(job=job, stage="counts", **at))
-    documents.write(store, keys.shadow(job, "counts"), note)
-    sink, topic = Remembers(), keys.results_topic(job, "counts")
-    end_of_results(Ledger.at(servers), job, "counts")  # makes it
-
-    def way(**more: Any) -> Results:
-        made = Results(job, "counts", servers, store, [sink], lambda: None, lambda: lease, deployment=2, **more)
-        made.know(window)
-        made.open()
-        return made
-
-    def give(epoch: int, run: int, *times: int) -> None:
-        produce(stack, topic, epoch, run, *(row("a", now_ms + moment, 1) for moment in times))
-
-    give(1, 1, 0, 1000)
-    reader = way(shadow=note)
+    over = Takeover(stack, job, since=1, old=old, reached=1000)
+    over.give(1, 1, 0, 1000)
+    reader = over.way(shadow=over.note)
     try:
-        give(2, SHADOW_RUN, 1000, 2000, 3000, 4000)
-        reader.others_wrote(now_ms + others_ms)
+        over.give(2, SHADOW_RUN, 1000, 2000, 3000, 4000)
+        reader.others_wrote(over.now_ms + others_ms)
         wait_for(lambda: reader._next == 6 and reader._unwritten.count == kept, 60, "what the shadow gave")
     finally:
         reader.close()
-    results = way()
+    results = over.way()
     try:
         results.go_on(reader)
         results.settle(held=held)
         wait_for(lambda: results.settled, 60, "the end of the topic")
         results.allow(2, SHADOW_RUN, kept=True)
-        found = documents.read(store, keys.results(job, "counts"), ResultsPosition)
-        assert found is not None
-        assert (found.value.deployment, found.value.run, found.value.offset) == (2, SHADOW_RUN, offset)
-        assert found.value.written_ms is None
-        assert results.wrote_ms(found.value) == now_ms + 1000 - 1  # what an earlier release would have said
-        give(2, SHADOW_RUN, 5000)
-        wait_for(lambda: sink.times[-1:] == [now_ms + 4000], 60, "what waited")
-        assert [moment - now_ms for moment in sink.times] == written
-
-        def told() -> bool:
-            position = documents.read(store, keys.results(job, "counts"), ResultsPosition)
-            return position is not None and results.wrote_ms(position.value) == now_ms + 5000 - 1
-
-        wait_for(told, 60, "the position saying what is written")
+        found = over.position()
+        assert (found.deployment, found.run, found.offset) == (2, SHADOW_RUN, offset)
+        assert found.written_ms is None
+        assert results.wrote_ms(found) == over.now_ms + 1000 - 1  # what an earlier release would have said
+        over.give(2, SHADOW_RUN, 5000)
+        wait_for(lambda: over.sink.times[-1:] == [over.now_ms + 4000], 60, "what waited")
+        assert [moment - over.now_ms for moment in over.sink.times] == written
+        end_ms = over.now_ms + 5000 - 1
+        wait_for(lambda: results.wrote_ms(over.position()) == end_ms, 60, "the position saying what is written")
     finally:
         results.close()
 
@@ -256,88 +274,54 @@ def test_a_version_that_takes_over_writes_what_it_gave_and_the_old_one_did_not_w
 @pytest.mark.parametrize("held", [True, False])
 def test_a_shadow_that_is_a_little_behind_reads_again_nothing_of_what_it_has_given(stack, job, held):
     """What the old version gave meanwhile is yet to come; minutes of results would be read while nobody writes."""
-    store, servers, now_ms = ObjectStore(stack), stack.kafka_bootstrap_servers, int(time.time() * 1000)
-    lease = Lease(job=job, epoch=2, launch="l", deployment=2)
-    note = Shadow(job=job, stage="counts", deployment=2, epoch=2, since=2)
-    at = {"deployment": 1, "epoch": 1, "run": 1, "offset": 7, "reached": {0: now_ms + 5000}}
-    documents.write(store, keys.results(job, "counts"), ResultsPosition(job=job, stage="counts", **at))
-    documents.write(store, keys.shadow(job, "counts"), note)
-    sink, topic = Remembers(), keys.results_topic(job, "counts")
-    end_of_results(Ledger.at(servers), job, "counts")  # makes it
-
-    def way(**more: Any) -> Results:
-        made = Results(job, "counts", servers, store, [sink], lambda: None, lambda: lease, deployment=2, **more)
-        made.know(Window(kind="tumbling", time="t", size_us=1_000_000, slide_us=1_000_000))
-        made.open()
-        return made
-
-    def give(epoch: int, run: int, *times: int) -> None:
-        produce(stack, topic, epoch, run, *(row("a", now_ms + moment, 1) for moment in times))
-
-    give(1, 1, 0, 1000)  # offsets 0 and 1
-    reader = way(shadow=note)
+    over = Takeover(stack, job, since=2, old=7, reached=5000)
+    over.give(1, 1, 0, 1000)  # offsets 0 and 1
+    reader = over.way(shadow=over.note)
     try:
-        give(2, SHADOW_RUN, 1000, 2000, 3000)  # 2 to 4
-        give(1, 1, 2000, 3000, 4000, 5000)  # 5 to 8: it has written up to 3000, and has 4000 and 5000 to write
-        reader.others_wrote(now_ms + 2000)  # what is known of that
+        over.give(2, SHADOW_RUN, 1000, 2000, 3000)  # 2 to 4
+        over.give(1, 1, 2000, 3000, 4000, 5000)  # 5 to 8: it has written up to 3000, and has 4000 and 5000 to write
+        reader.others_wrote(over.now_ms + 2000)  # what is known of that
         wait_for(lambda: reader._next == 9 and reader._unwritten.count == 1, 60, "what both gave")
     finally:
         reader.close()
-    results = way()
+    results = over.way()
     try:
         results.go_on(reader)
         results.settle(held=held)
         wait_for(lambda: results.settled, 60, "the end of the topic")
         results.allow(2, SHADOW_RUN, kept=True)
-        assert documents.read(store, keys.results(job, "counts"), ResultsPosition).value.offset == 4
-        give(2, SHADOW_RUN, 4000, 5000, 6000)
-        wait_for(lambda: sink.times[-1:] == [now_ms + 5000], 60, "what came after that")
-        assert [moment - now_ms for moment in sink.times] == [3000, 4000, 5000]
+        assert over.position().offset == 4
+        over.give(2, SHADOW_RUN, 4000, 5000, 6000)
+        wait_for(lambda: over.sink.times[-1:] == [over.now_ms + 5000], 60, "what came after that")
+        assert [moment - over.now_ms for moment in over.sink.times] == [3000, 4000, 5000]
     finally:
         results.close()
 
 
 def test_nothing_that_the_old_version_left_is_written_before_the_new_one_may(stack, job):
     """It would be written while nobody gives anything new, and the new version has it as well."""
-    store, servers, now_ms = ObjectStore(stack), stack.kafka_bootstrap_servers, int(time.time() * 1000)
-    lease = Lease(job=job, epoch=2, launch="l", deployment=2)
-    note = Shadow(job=job, stage="counts", deployment=2, epoch=2, since=1)
-    at = {"deployment": 1, "epoch": 1, "run": 1, "offset": 0, "reached": {0: now_ms - 1000}}
-    documents.write(store, keys.results(job, "counts"), ResultsPosition(job=job, stage="counts", **at))
-    documents.write(store, keys.shadow(job, "counts"), note)
-    sink, topic = Remembers(), keys.results_topic(job, "counts")
-    end_of_results(Ledger.at(servers), job, "counts")  # makes it
-
-    def way(**more: Any) -> Results:
-        made = Results(job, "counts", servers, store, [sink], lambda: None, lambda: lease, deployment=2, **more)
-        made.know(Window(kind="tumbling", time="t", size_us=1_000_000, slide_us=1_000_000))
-        made.open()
-        return made
-
-    def give(epoch: int, run: int, *times: int) -> None:
-        produce(stack, topic, epoch, run, *(row("a", now_ms + moment, 1) for moment in times))
-
-    give(1, 1, 0)  # offset 0, before the shadow
-    reader = way(shadow=note)
+    over = Takeover(stack, job, since=1, old=0, reached=-1000)
+    over.give(1, 1, 0)  # offset 0, before the shadow
+    reader = over.way(shadow=over.note)
     try:
-        give(1, 1, 1000, 2000)
-        give(2, SHADOW_RUN, 1000, 2000, 3000)
+        over.give(1, 1, 1000, 2000)
+        over.give(2, SHADOW_RUN, 1000, 2000, 3000)
         wait_for(lambda: reader._next == 6 and reader._unwritten.count == 3, 60, "what both gave")
     finally:
         reader.close()
-    results = way()
+    results = over.way()
     try:
         results.go_on(reader)
         results.settle(held=True)
         wait_for(lambda: results.settled, 60, "the end of the topic")
         for number, moment in enumerate((3000, 4000)):  # what its queries still give
-            give(1, 1, moment)
+            over.give(1, 1, moment)
             wait_for(lambda number=number: results._next == 7 + number, 60, "what comes late")
-        assert not sink.times
+        assert not over.sink.times
         results.allow(2, SHADOW_RUN, kept=True)
-        give(2, SHADOW_RUN, 4000, 5000)
-        wait_for(lambda: sink.times[-1:] == [now_ms + 4000], 60, "what waited")
-        assert [moment - now_ms for moment in sink.times] == [0, 1000, 2000, 3000, 4000]
+        over.give(2, SHADOW_RUN, 4000, 5000)
+        wait_for(lambda: over.sink.times[-1:] == [over.now_ms + 4000], 60, "what waited")
+        assert [moment - over.now_ms for moment in over.sink.times] == [0, 1000, 2000, 3000, 4000]
     finally:
         results.close()
 

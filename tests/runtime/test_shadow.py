@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from streamops.versions.fingerprints import Window
 from streamops_runtime.shadow import another_round, is_few, is_level
 
 
@@ -30,7 +31,9 @@ def test_the_second_round_in_vain_is_the_last() -> None:
 def test_where_few_results_come_one_round_is_enough() -> None:
     assert is_few(14_412, 15.6, 1)  # the average of a second, of 1,000 trades a second
     assert is_few(2_175, 22.2, 1)  # of its panes, 100 a second
-    assert not is_few(2_175, 22.2, 60)  # each in the 60 windows of a minute
+    minute = Window(kind="sliding", time="t", size_us=60_000_000, slide_us=1_000_000)
+    assert minute.overlap == 60
+    assert not is_few(2_175, 22.2, minute.overlap)  # each in the windows of a minute
     assert not is_few(168_561, 17.6, 1)  # of 10,000 trades a second
 
 

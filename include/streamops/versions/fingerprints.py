@@ -38,6 +38,11 @@ class Window(_Model):
     offset_us: int = 0
     gap: str = ""
 
+    @property
+    def overlap(self) -> int:
+        """How many of them hold a moment, at most."""
+        return -(-self.size_us // self.slide_us) if self.slide_us else 1
+
     def label(self) -> str:
         """As shown to people."""
         if self.kind == "session":
