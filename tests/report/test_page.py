@@ -30,6 +30,13 @@ def test_the_upgrade_without_a_gap_is_compared_with_what_was_before():
     assert "v3 took over while v2 ran" not in html
 
 
+def test_fewer_trades_that_come_on_purpose_do_not_look_lost():
+    report = sample_report()
+    assert "slows the trades down to 1,000 a second" in page(report)
+    report["takeover"]["rate"] = 9_998.0
+    assert "slows the trades down" not in page(report)
+
+
 def test_page_fetches_nothing():
     html = page(sample_report())
     assert not re.findall(r"(?:src|href|url\()\s*=?\s*[\"']?(?:https?:)?//", html)

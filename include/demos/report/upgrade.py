@@ -105,8 +105,19 @@ def _volume(report: Mapping[str, Any], switch: int, x: tuple[float, float], mark
         "Traded volume per second, new in v2",
         "The number of shares traded in each second over all symbols. It appears with v2, with state of its own that "
         "started empty at the trade where the snapshot was taken. The first second is partial for that reason: it "
-        "counts only the trades after that point, and the recount expects exactly those.",
+        f"counts only the trades after that point, and the recount expects exactly those.{_slowed(report)}",
         panels([Panel("All symbols", "shares", [line], zero=True)], x, x_label=_X, marks=marks),
+    )
+
+
+def _slowed(report: Mapping[str, Any]) -> str:
+    """Why the volume falls meanwhile, where fewer trades came on purpose: it looks as if some were lost."""
+    slow = report["takeover"]["rate"]
+    if slow > report["rate"]["reached"] / 2:
+        return ""
+    return (
+        f" The step down is the demo's own: it slows the trades down to {number(round(slow))} a second while two "
+        "versions run at once."
     )
 
 
