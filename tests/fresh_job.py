@@ -10,9 +10,9 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,11 @@ from streamops.store.object_store import ObjectStore
 from streamops.versions import artifacts
 
 PLANNING = REPOSITORY / "include" / "streamops"
+# Of v3: one stage, and one that reads it, with room for a second driver beside theirs.
+SMALL = (
+    (re.compile(r"  vol_1s:.*?(?=resources:)", re.DOTALL), ""),
+    (re.compile(r"resources: \{cores: 2"), "resources: {cores: 1"),
+)
 
 
 def wait_for(condition: Callable[[], object], seconds: float, what: str) -> None:
@@ -99,15 +104,23 @@ class FreshJob:
     settings: Settings
     store: ObjectStore
     directory: Path
+    topic: str
+    like: dict[str, str] = field(default_factory=dict)  # version -> that of trade-analyser whose plans it has
 
     @classmethod
     def publish(
-        cls, settings: Settings, directory: Path, versions: tuple[str, ...] = ("v1", "v2"), more: str = ""
+        cls,
+        settings: Settings,
+        directory: Path,
+        versions: tuple[str, ...] = ("v1", "v2"),
+        more: str = "",
+        topic: str | None = None,
     ) -> FreshJob:
         """Publish copies of trade-analyser's versions, and create their topic.
 
         Args:
             more: lines that each definition has besides.
+            topic: that they read, if not one of their own.
         """
         name = f"trades-{uuid.uuid4().hex[:8]}"
         source, copy = REPOSITORY / "spark_jobs" / "trade_analyser", directory / name
@@ -115,16 +128,31 @@ class FreshJob:
         for code in source.glob("*.py"):
             (copy / code.name).write_text(code.read_text())
         store = ObjectStore(settings)
-        with_ledger(settings, lambda ledger: ledger.ensure_topic(name))
+        topic = topic or name
+        with_ledger(settings, lambda ledger: ledger.ensure_topic(topic))
         for version in versions:
             text = (source / f"{version}.yaml").read_text()
-            text = text.replace("job: trade-analyser", f"job: {name}").replace("topic: trades", f"topic: {name}")
+            text = text.replace("job: trade-analyser", f"job: {name}").replace("topic: trades", f"topic: {topic}")
             text = text.replace("sources:", "trigger: 3 seconds\nsources:", 1)  # leaves two cores time for the rest
             text = re.sub(r"(?m)^snapshots: .*\n", "", text)  # tests take theirs themselves, or say so in ``more``
             text = re.sub(r"measurement: (\w+)", rf"measurement: {name.replace('-', '_')}_\1", text)
             (copy / f"{version}.yaml").write_text(text + more)
             publish_quickly(store, copy, version)
-        return cls(name, settings, store, copy)
+        return cls(name, settings, store, copy, topic, {version: version for version in versions})
+
+    def vary(self, version: str, like: str, changes: Sequence[tuple[re.Pattern[str], str]] = ()) -> None:
+        """Publish a version that is one of those of trade-analyser, with something replaced in its definition."""
+        text = (self.directory / f"{like}.yaml").read_text().replace(f"version: {like}", f"version: {version}")
+        for old, new in changes:
+            text = old.sub(new, text)
+        (self.directory / f"{version}.yaml").write_text(text)
+        self.like[version] = like
+        publish_quickly(self.store, self.directory, version, like=like)
+
+    def publish_again(self) -> None:
+        """Its versions, after it was deleted."""
+        for version, like in self.like.items():
+            publish_quickly(self.store, self.directory, version, like=like)
 
     @property
     def root(self) -> ObjectStore:
@@ -139,7 +167,7 @@ class FreshJob:
     def trades(self, rate: int = 500, symbols: int = 20) -> Iterator[None]:
         """Trades arrive while the block runs."""
         command = [sys.executable, "-m", "stack.generator", "--bootstrap", self.settings.kafka_bootstrap_servers]
-        command += ["--topic", self.name, "--rate", str(rate), "--symbols", str(symbols), "--seed", "1"]
+        command += ["--topic", self.topic, "--rate", str(rate), "--symbols", str(symbols), "--seed", "1"]
         environment = os.environ | {"PYTHONPATH": str(REPOSITORY / "include")}
         process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
         try:
@@ -151,7 +179,7 @@ class FreshJob:
 
     def end(self) -> int:
         """How many trades were written to the topic."""
-        return sum(with_ledger(self.settings, lambda ledger: ledger.end_offsets(self.name)).values())
+        return sum(with_ledger(self.settings, lambda ledger: ledger.end_offsets(self.topic)).values())
 
     def record(self) -> JobRecord:
         """The job record, without the fence that each operation raises; an empty one before the first deploy."""

@@ -12,19 +12,39 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 ALONE = 0.25  # the share of operations beside which nothing happens: those must succeed
 CALM = 0.5  # the share of rounds after which everything is looked at; the next fault may meet what recovers
 LONGEST_S = 20.0  # of a pause or an outage: longer than a lease's renewal, shorter than a person's patience
 MEMBERS = 2  # as every stack begins; there is one spare node
-OTHER = {"v1": "v2", "v2": "v1"}
-NOT_OF_V1 = ("avg_1m", "vol_1s")  # stages whose state is dropped on the way to v1
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A job's two versions, and what lies between them.
+
+    Args:
+        lost: the version that follows -> stages whose state is dropped on the way to it.
+        live: all stages of both run in real time, so that one can run beside the other.
+    """
+
+    versions: tuple[str, str]
+    lost: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    live: bool = False
+
+    def other(self, version: str) -> str:
+        first, second = self.versions
+        return second if version == first else first
+
+
+IN_BATCHES = Kind(("v1", "v2"), lost={"v1": ("avg_1m", "vol_1s")})
+LIVE = Kind(("v3", "again"), live=True)
 
 
 @dataclass(frozen=True, order=True)
 class Fault:
-    """``how`` it strikes: *kill*, *pause*, *stop*; the others are what people do to a run.
+    """``how`` it strikes: *kill*, *pause*, *stop*, *slow*; the others are what people do to a run.
 
     *mark*: as failed, while it is under way; *rival*: begin another one meanwhile; *clear*: any task, once it is over.
     """
@@ -38,13 +58,14 @@ class Fault:
     @property
     def lasts(self) -> bool:
         """Whether it has to be ended."""
-        return self.how in ("pause", "stop")
+        return self.how in ("pause", "stop", "slow")
 
 
 FAULTS = (
     *(Fault(how, what) for what in ("driver", "executor", "spark-worker", "spark-master") for how in ("kill", "pause")),
-    *(Fault(how, what) for what in ("kafka", "minio", "influxd") for how in ("kill", "pause", "stop")),
-    *(Fault("kill", what) for what in ("airflow-scheduler", "airflow-triggerer")),
+    *(Fault(how, what) for what in ("kafka", "minio", "influxd") for how in ("kill", "pause", "stop", "slow")),
+    *(Fault("kill", f"airflow-{what}") for what in ("scheduler", "triggerer", "api-server", "dag-processor")),
+    Fault("kill", "postgres"),
     Fault("mark", "the run"),
     Fault("rival", "operation"),
     Fault("clear", "a task"),
@@ -56,8 +77,11 @@ class Seen:
     """A job and the cluster as their records show them between two operations.
 
     Args:
+        there: *whole*, *in part* (a deletion has not come to its end), or *gone*.
         failed: its driver ended for good, against the record.
+        paused: reconciliation leaves it alone.
         kept: its snapshots, the oldest first: name -> version.
+        spare: one of them that nobody needs.
         cluster: *running*, *stopped*, or what a shutdown or restart that failed has left: *stopping*, *starting*.
         members: how many nodes are to be members.
         comes_back: whether the restart of a cluster that was shut down starts the job.
@@ -65,8 +89,12 @@ class Seen:
 
     desired: str
     version: str
+    kind: Kind = IN_BATCHES
+    there: Literal["whole", "in part", "gone"] = "whole"
     failed: bool = False
+    paused: bool = False
     kept: Mapping[str, str] = field(default_factory=dict)
+    spare: str | None = None
     cluster: str = "running"
     members: int = MEMBERS
     comes_back: bool = False
@@ -94,7 +122,10 @@ class Act:
         return self.runbook.endswith("_cluster")
 
 
-OF_JOB = ("snapshot", "snapshot and cancel", "cancel", "start", "upgrade", "rollback", "restore")
+OF_JOB = (
+    *("snapshot", "snapshot and cancel", "cancel", "start", "upgrade", "upgrade without a gap", "rehearse"),
+    *("rollback", "restore", "remove a snapshot", "pause", "look after", "delete", "deploy"),
+)
 OF_CLUSTER = ("scale", "shut down", "restart")
 WISHES = (*OF_JOB, *OF_CLUSTER)
 
@@ -113,26 +144,47 @@ def possible(seen: Seen, number: int) -> dict[str, Act]:
 
 
 def _of_job(seen: Seen, name: str) -> dict[str, Act]:
-    runs, version = seen.runs, seen.version
-    other = OTHER[version]
-    lost = NOT_OF_V1 if other == "v1" else ()
-    earlier, own = seen.newest_of(other), seen.newest_of(version)
-    acts: dict[str, Act] = {}
+    runs, version, first = seen.runs, seen.version, seen.kind.versions[0]
+    if seen.there == "gone":
+        return {"deploy": Act("deploy_job", {"version": first}, True, first)}
+    acts = {"delete": Act("delete_job", {}, False, first)}
+    if seen.there == "in part":
+        return acts
+    acts[_LOOKING_AFTER[seen.paused]] = looked_after(seen, not seen.paused)
+    if seen.spare:
+        acts["remove a snapshot"] = Act("manage_snapshot", {"action": "remove", "snapshot": seen.spare}, runs, version)
     if not seen.failed:
         acts["snapshot"] = Act("snapshot_job", {"snapshot": name}, runs, version)
     if runs and not seen.failed:
         acts["snapshot and cancel"] = Act("snapshot_job", {"snapshot": name, "cancel": True}, False, version)
-        acts["upgrade"] = Act(
-            "upgrade_job", {"version": other, "snapshot": name, "probation_s": 5, "accept_loss": lost}, True, other
-        )
+        acts |= _to_another(seen, name)
     if runs:
         acts["cancel"] = Act("cancel_job", {}, False, version)
     if not runs or seen.failed:
         acts["start"] = Act("start_job", {}, True, version)
-    if earlier:
+    other = seen.kind.other(version)
+    if earlier := seen.newest_of(other):
         acts["rollback"] = Act("rollback_job", {"snapshot": earlier}, True, other)
-    if own:
+    if own := seen.newest_of(version):
         acts["restore"] = Act("restore_job", {"snapshot": own}, True, version)
+    return acts
+
+
+_LOOKING_AFTER = {False: "pause", True: "look after"}
+
+
+def looked_after(seen: Seen, paused: bool) -> Act:
+    """Have reconciliation leave a job alone, or look after it again."""
+    return Act("pause_job", {"action": "pause" if paused else "resume"}, seen.runs, seen.version)
+
+
+def _to_another(seen: Seen, name: str) -> dict[str, Act]:
+    other = seen.kind.other(seen.version)
+    values = {"version": other, "snapshot": name, "probation_s": 5, "accept_loss": seen.kind.lost.get(other, ())}
+    acts = {"upgrade": Act("upgrade_job", values, True, other)}
+    if seen.kind.live:
+        acts["upgrade without a gap"] = Act("upgrade_job", {**values, "strategy": "gapless"}, True, other)
+        acts["rehearse"] = Act("rehearse_job", {"version": other, "observe_s": 5}, True, seen.version)
     return acts
 
 
@@ -203,6 +255,10 @@ def way_out(seen: Seen) -> Act | None:
         return acts["restart"]
     if seen.members != MEMBERS:
         return acts["scale"]
+    if seen.there != "whole":
+        return acts["deploy" if seen.there == "gone" else "delete"]
+    if seen.paused:
+        return acts["look after"]
     return None if seen.runs and not seen.failed else acts["start"]
 
 

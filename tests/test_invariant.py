@@ -56,7 +56,7 @@ class running:
 def job(bucket: Settings, driver: list[str], tmp_path: Path) -> FreshJob:
     """A job's objects as they are after a snapshot, while its one driver works."""
     store = ObjectStore(bucket)
-    job = FreshJob(NAME, bucket, store, tmp_path)
+    job = FreshJob(NAME, bucket, store, tmp_path, NAME)
     documents.write(
         store, keys.record(NAME), JobRecord(job=NAME, desired="running", version="v1", deployment=1,
                                                  launch="one")

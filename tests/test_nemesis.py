@@ -8,17 +8,39 @@ from pathlib import Path
 
 import pytest
 
-from nemesis import FAULTS, OF_CLUSTER, WISHES, Act, History, Round, Seen, judge, possible, rounds, way_out
+from nemesis import (
+    FAULTS,
+    IN_BATCHES,
+    LIVE,
+    OF_CLUSTER,
+    WISHES,
+    Act,
+    History,
+    Kind,
+    Round,
+    Seen,
+    judge,
+    possible,
+    rounds,
+    way_out,
+)
 from streamops.operations.follow import request
 from streamops.operations.runbooks import RUNBOOKS
 
-KEPT = {"first": "v1", "second": "v2", "third": "v1"}
+
+def kept(kind: Kind) -> dict[str, str]:
+    first, second = kind.versions
+    return {"first": first, "second": second, "third": first}
+
+
 STATES = [
-    Seen(desired, version, failed, kept)
+    Seen(desired, version, kind, failed=failed, kept=names, spare=next(iter(names), None), paused=bool(names))
+    for kind in (IN_BATCHES, LIVE)
     for desired, failed in (("running", False), ("running", True), ("stopped", False), ("stopped-with-snapshot", False))
-    for version in ("v1", "v2")
-    for kept in ({}, KEPT)
+    for version in kind.versions
+    for names in ({}, kept(kind))
 ]
+DELETED = [Seen("stopped", "v1", there=there) for there in ("gone", "in part")]
 
 
 def plan(seed: int, count: int = 200) -> list[Round]:
@@ -37,7 +59,7 @@ def test_every_fault_comes_before_any_comes_again() -> None:
     assert 0.6 < len(struck) / 200 < 0.9
 
 
-@pytest.mark.parametrize("seen", STATES, ids=str)
+@pytest.mark.parametrize("seen", [*STATES, *DELETED], ids=str)
 def test_every_state_has_a_way_on_and_each_operation_there_is_one_that_a_form_takes(seen: Seen) -> None:
     acts = possible(seen, 7)
     assert set(acts) <= set(WISHES)
@@ -47,16 +69,25 @@ def test_every_state_has_a_way_on_and_each_operation_there_is_one_that_a_form_ta
     for each in plan(4, 50):
         wish, act = each.act(seen)
         assert acts[wish].runbook == act.runbook
-    assert (seen.runs and not seen.failed) or "start" in acts
+    assert (seen.runs and not seen.failed) or {"start", "delete", "deploy"} & set(acts)
 
 
 def test_what_needs_a_running_job_is_not_asked_of_a_stopped_one() -> None:
     def of_job(seen: Seen) -> set[str]:
         return set(possible(seen, 1)) - set(OF_CLUSTER)
 
-    assert of_job(Seen("stopped", "v1")) == {"snapshot", "start"}
-    assert of_job(Seen("running", "v1")) == {"snapshot", "snapshot and cancel", "upgrade", "cancel"}
-    assert of_job(Seen("running", "v1", failed=True)) == {"cancel", "start"}
+    always = {"delete", "pause"}
+    assert of_job(Seen("stopped", "v1")) == {"snapshot", "start", *always}
+    running = {"snapshot", "snapshot and cancel", "upgrade", "cancel", *always}
+    assert of_job(Seen("running", "v1")) == running
+    assert of_job(Seen("running", "v3", LIVE)) == {*running, "upgrade without a gap", "rehearse"}
+    assert of_job(Seen("running", "v1", failed=True)) == {"cancel", "start", *always}
+
+
+def test_what_is_left_of_a_deletion_is_deleted_and_a_job_that_is_gone_is_deployed_again() -> None:
+    gone, rest = DELETED
+    taken = [way_out(rest), way_out(gone), way_out(Seen("running", "v1", paused=True))]
+    assert [act and act.runbook for act in taken] == ["delete_job", "deploy_job", "pause_job"]
 
 
 def test_a_cluster_that_was_shut_down_is_restarted_with_the_jobs_that_ran() -> None:
@@ -79,7 +110,7 @@ def test_the_way_out_ends_with_a_running_job_on_the_first_members() -> None:
 
 
 def test_going_back_is_to_the_newest_snapshot_of_the_version() -> None:
-    acts = possible(Seen("stopped", "v2", kept=KEPT), 1)
+    acts = possible(Seen("stopped", "v2", kept=kept(IN_BATCHES)), 1)
     assert (acts["rollback"].values, acts["rollback"].version) == ({"snapshot": "third"}, "v1")
     assert (acts["restore"].values, acts["restore"].version) == ({"snapshot": "second"}, "v2")
 

@@ -39,7 +39,7 @@ def other(job: FreshJob, tmp_path_factory: pytest.TempPathFactory) -> Iterator[F
     text = definition.read_text().replace(f"job: {job.name}", f"job: {name}")
     definition.write_text(text.replace(f"{job.name.replace('-', '_')}_", f"{name.replace('-', '_')}_"))
     publish_quickly(job.store, copy, "v2")
-    other = FreshJob(name, job.settings, job.store, copy)
+    other = FreshJob(name, job.settings, job.store, copy, job.topic)
     yield other
     stop(other)
 

@@ -116,7 +116,7 @@ def other(stack: Settings, job: FreshJob, tmp_path: Path) -> FreshJob:
         text = path.read_text().replace(f"job: {job.name}", f"job: {name}")
         path.write_text(re.sub(rf"{job.name.replace('-', '_')}_", f"{name.replace('-', '_')}_", text))
         publish_quickly(job.store, copy, path.stem)
-    return FreshJob(name, stack, job.store, copy)
+    return FreshJob(name, stack, job.store, copy, job.topic)
 
 
 def epoch(job: FreshJob) -> int:

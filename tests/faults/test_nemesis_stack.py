@@ -6,19 +6,21 @@ truth, and the next operation is possible. ``build/nemesis`` keeps what each run
 
 from __future__ import annotations
 
+import itertools
 import random
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from itertools import pairwise
+from pathlib import Path
 
 import psutil
 import pytest
 
-from fresh_job import FreshJob, wait_for
-from nemesis import Act, Fault, History, Round, Seen, judge, rounds, way_out
+from fresh_job import SMALL, FreshJob, wait_for
+from nemesis import IN_BATCHES, LIVE, Act, Fault, History, Kind, Round, Seen, judge, looked_after, rounds, way_out
 from runbooks import at_work, clear, ended, free, housekept, mark_failed, states, stop
 from stack import lifecycle, ready
 from stack.programs import AIRFLOW, WORKERS
@@ -30,13 +32,14 @@ from streamops.cluster.supervised_nodes import SupervisedNodes
 from streamops.model.errors import SnapshotRefusedError
 from streamops.model.names import CLUSTER
 from streamops.model.records import FINAL, State
-from streamops.operations import runbooks
+from streamops.operations import needs, runbooks
 from streamops.operations.engine import list_operations
 from streamops.operations.follow import spans
 from streamops.operations.operation import OVER, Operation, operation_id
 from streamops.recount.recounting import recount_job
 from streamops.settings import REPOSITORY, Settings
 from streamops.store import documents, keys, locks
+from streamops.versions import artifacts
 from support import (
     READY,
     Mark,
@@ -57,18 +60,28 @@ EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 WELL = "all is well"
 BACK_S = 540  # for a job to work again, or an abandoned operation to be settled: tries are up to five minutes apart
 PATIENT = {"healthy_timeout_s": 400, "stop_timeout_s": 150, "members_timeout_s": 200}
-PROBES = {**READY, "spark-master": ready.master, **dict.fromkeys(AIRFLOW, ready.airflow)}
+PROBES = {**READY, "spark-master": ready.master, **dict.fromkeys((*AIRFLOW, "postgres"), ready.airflow)}
+SLOW_S, QUICK_S = 0.6, 0.2  # how long a server that is slow stands still, and how long it works
+
+
+@dataclass
+class Victim:
+    """A job to which things are done.
+
+    Args:
+        start: where its recount begins; None as long as it has not been seen at work since it was deployed anew.
+    """
+
+    job: FreshJob
+    kind: Kind
+    start: Mark | None
 
 
 @dataclass
 class Nemesis:
-    """The jobs, and what is done to them.
+    """The jobs, and what is done to them."""
 
-    Args:
-        jobs: each with the mark where its recount begins.
-    """
-
-    jobs: list[tuple[FreshJob, Mark]]
+    victims: list[Victim]
     airflow: Airflow
     servers: Servers
     nodes: SupervisedNodes
@@ -79,16 +92,23 @@ class Nemesis:
     @property
     def job(self) -> FreshJob:
         """The one that it is about now."""
-        return self.jobs[self.turn][0]
+        return self.victims[self.turn].job
 
     def seen(self) -> Seen:
-        record, status, cluster = self.job.record(), self.job.status(), cluster_record.read(self.job.store)
-        assert record.version is not None
+        job, kind = self.job, self.victims[self.turn].kind
+        record, status, cluster = job.record(), job.status(), cluster_record.read(job.store)
+        kept = {found.name: found.version for found in snapshots.list(job.store, job.name)}
+        needed = needs.users(job.store)
+        published = set(kind.versions) <= set(artifacts.versions(job.store, job.name))
         return Seen(
             desired=record.desired,
-            version=record.version,
+            version=record.version or kind.versions[0],
+            kind=kind,
+            there="gone" if record.version is None else "whole" if published else "in part",
             failed=record.desired == "running" and status is not None and status.state is State.FAILED,
-            kept={found.name: found.version for found in snapshots.list(self.job.store, self.job.name)},
+            paused=record.paused,
+            kept=kept,
+            spare=next((name for name in kept if (job.name, name) not in needed), None),
             cluster=cluster.state,
             members=len(cluster.wanted(self.nodes.inventory)),
             comes_back=self.job.name in cluster.jobs,
@@ -98,7 +118,7 @@ class Nemesis:
 
     def carry_out(self, each: Round) -> None:
         """One round: the operation, the fault beside it, and what both may have led to."""
-        self.turn = int(each.turn * len(self.jobs))
+        self.turn = int(each.turn * len(self.victims))
         before = self.seen()
         wish, act = each.act(before)
         run = self.begin(act)
@@ -111,6 +131,8 @@ class Nemesis:
             self.strike(each, each.fault, act, run)
         outcome, why = self.end(run)
         after = self.seen()
+        if after.there != "whole":
+            self.victims[self.turn].start = None
         self.history.note("ended", round=each.number, wish=wish, outcome=outcome, why=why, job_is=after.desired,
                           version=after.version)  # fmt: skip
         wrong = judge(act, outcome, before, after, undisturbed=undisturbed)
@@ -119,6 +141,8 @@ class Nemesis:
             self.look()
 
     def begin(self, act: Act) -> Run:
+        if act.runbook == "deploy_job":
+            self.job.publish_again()
         known = runbooks.find(act.runbook).request.model_fields
         patient = {name: value for name, value in PATIENT.items() if name in known}
         of = {} if act.on_cluster else {"job": self.job.name}
@@ -192,7 +216,7 @@ class Nemesis:
 
     @contextmanager
     def program(self, name: str, how: str) -> Iterator[None]:
-        """A server that is killed, paused or stopped, until it answers again."""
+        """A server that is killed, paused, stopped or slow, until it answers again."""
         supervisor = self.servers.supervisor
         before = supervisor.program(name).pid
         if how == "stop":
@@ -216,38 +240,50 @@ class Nemesis:
 
     def look(self) -> None:
         """A quiet point: nothing happens until everything is well again, and then everything is looked at."""
-        for turn, (job, start) in enumerate(self.jobs):
+        for turn in range(len(self.victims)):
             self.turn = turn
-            self.look_at(job, start)
+            self.look_at(self.victims[turn])
         self.calm = True
 
-    def look_at(self, job: FreshJob, start: Mark) -> None:
+    def look_at(self, victim: Victim) -> None:
         """One job, when nothing works on it any more."""
-        began = time.monotonic()
+        job, began = victim.job, time.monotonic()
         wait_for(lambda: free(job), BACK_S, f"the end of what works on {job.name}")
         wait_for(self.settled, BACK_S, "the end of what works on the cluster")
+        if self.seen().paused:  # or nothing would bring it back
+            self.surely(looked_after(self.seen(), paused=False))
+        events, said = 0, "it is not there"
         if self.seen().runs:
             wait_for(lambda: works_again(job) or self.seen().failed, BACK_S, f"{job.name} working")
-            status = job.status()
-            assert not self.seen().failed, f"the job failed for good after faults that passed: {status.reason}"
-            report = invariant(job, start)
+            assert not self.seen().failed, f"the job failed for good after faults that passed: {job.status().reason}"
+            victim.start = victim.start or mark(job)
+            report = invariant(job, victim.start)
+            events, said = report.events, report.reason
         else:
             wait_for(lambda: not drivers(job.name), BACK_S, "the end of the drivers of a stopped job")
-            status, record = job.status(), job.record()
-            assert status is not None
-            assert status.state in FINAL, f"the job is stopped, and its status says {status.state}"
-            assert record.standby is None, f"the job is stopped, and has the standby {record.standby}"
-            report = recount_job(job.settings, job.store, job.name, since=start.since)
-            assert not uncounted(report), uncounted(report)
+            if self.seen().there == "whole":
+                events, said = self.look_at_stopped(victim)
         if self.seen().cluster == "running":
             cluster = cluster_record.read(job.store).wanted(self.nodes.inventory)
             lacking = lambda: missing(self.nodes.inventory, self.nodes.master(), cluster)  # noqa: E731
             wait_for(lambda: not lacking(), BACK_S, f"all of {', '.join(cluster)} joining the cluster")
         with suppress(AssertionError):
             wait_for(lambda: not self.strangers(), BACK_S, "the end of what belongs to nothing")
-        assert not (wrong := [*self.strangers(), *self.unfinished(), *self.damaged()]), wrong
-        self.history.note(WELL, job=job.name, job_is=job.record().desired, events=report.events, recount=report.reason,
+        assert not (wrong := [*self.strangers(), *self.unfinished(), *self.damaged(), *self.left()]), wrong
+        self.history.note(WELL, job=job.name, job_is=job.record().desired, events=events, recount=said,
                           snapshots=len(self.seen().kept), after=f"{time.monotonic() - began:.1f} s")  # fmt: skip
+
+    def look_at_stopped(self, victim: Victim) -> tuple[int, str]:
+        """Its status and record, and the events of its recount with what that says."""
+        status, record = victim.job.status(), victim.job.record()
+        assert status is not None
+        assert status.state in FINAL, f"the job is stopped, and its status says {status.state}"
+        assert record.standby is None, f"the job is stopped, and has the standby {record.standby}"
+        if victim.start is None:
+            return 0, "not looked at since it was deployed"
+        report = recount_job(victim.job.settings, victim.job.store, victim.job.name, since=victim.start.since)
+        assert not uncounted(report), uncounted(report)
+        return report.events, report.reason
 
     def settled(self) -> bool:
         """Whether the next operation on the cluster may begin."""
@@ -263,7 +299,9 @@ class Nemesis:
         found = [f"driver {each.pid}" for each in drivers(self.job.name) if launch not in each.info["cmdline"]]
         found += [f"application {name}" for name in mine[1 if launch else 0 :]]
         for process in self.executors():
-            application = next((value for name, value in pairwise(line_of(process)) if name == "--app-id"), "none")
+            application = next(
+                (value for name, value in itertools.pairwise(line_of(process)) if name == "--app-id"), "none"
+            )
             found += [] if application in known else [f"executor {process.pid} of {application}"]
         return found
 
@@ -286,11 +324,18 @@ class Nemesis:
                 wrong.append(str(error))
         return wrong
 
+    def left(self) -> list[str]:
+        """Objects of a job that was deleted."""
+        if self.seen().there != "gone":
+            return []
+        prefixes = itertools.chain.from_iterable(keys.removable(self.job.name).values())
+        return [info.key for prefix in prefixes for info in self.job.store.list(prefix)]
+
     def leave(self) -> None:
         """The way out: from whatever state the faults have left to a job that was stopped and started again."""
         if self.history.lines[-1]["what"] != WELL:
             self.look()
-        for turn in range(len(self.jobs)):
+        for turn in range(len(self.victims)):
             self.turn = turn
             while act := way_out(self.seen()):
                 self.surely(act)
@@ -298,9 +343,9 @@ class Nemesis:
             self.surely(Act("cancel_job", {}, False, version))
             self.surely(Act("start_job", {}, True, version))
         self.look()
-        for job, _ in self.jobs:
-            found, kept = attempts(job)
-            assert found == kept, f"objects of unfinished snapshots of {job.name} are left: {found - kept}"
+        for victim in self.victims:
+            found, kept = attempts(victim.job)
+            assert found == kept, f"objects of unfinished snapshots of {victim.job.name} are left: {found - kept}"
 
     def surely(self, act: Act) -> None:
         """An operation with nothing beside it."""
@@ -312,16 +357,42 @@ class Nemesis:
 
 @contextmanager
 def signalled(processes: list[psutil.Process], how: str) -> Iterator[None]:
-    """Processes that are killed, or paused until the end of the block."""
-    for process in processes:
-        with suppress(psutil.NoSuchProcess):
-            process.send_signal(signal.SIGKILL if how == "kill" else signal.SIGSTOP)
+    """Processes that are killed, or that are paused or stand still most of the time until the end of the block."""
+    if how == "slow":
+        with slowed(processes):
+            yield
+        return
+    to_each(processes, signal.SIGKILL if how == "kill" else signal.SIGSTOP)
     try:
         yield
     finally:
-        for process in processes if how == "pause" else ():
-            with suppress(psutil.NoSuchProcess):
-                process.send_signal(signal.SIGCONT)
+        if how == "pause":
+            to_each(processes, signal.SIGCONT)
+
+
+@contextmanager
+def slowed(processes: list[psutil.Process]) -> Iterator[None]:
+    over = threading.Event()
+
+    def stand_still() -> None:
+        while not over.wait(QUICK_S):
+            to_each(processes, signal.SIGSTOP)
+            over.wait(SLOW_S)
+            to_each(processes, signal.SIGCONT)
+
+    thread = threading.Thread(target=stand_still)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def to_each(processes: list[psutil.Process], number: signal.Signals) -> None:
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.send_signal(number)
 
 
 def line_of(process: psutil.Process) -> list[str]:
@@ -332,26 +403,31 @@ def line_of(process: psutil.Process) -> list[str]:
 
 
 @pytest.fixture
-def jobs(request: pytest.FixtureRequest, job: FreshJob, operator: Operator) -> Iterator[list[FreshJob]]:
-    """The shared job, and a second one on the same topic if asked for. The next test finds the cluster as it was."""
-    others = [request.getfixturevalue("other")] if request.config.getoption("--nemesis-jobs") == 2 else []
-    for other in others:
-        operator.run("deploy_job", other.name, version="v1")
-    yield [job, *others]
+def victims(
+    request: pytest.FixtureRequest, job: FreshJob, operator: Operator, stack: Settings, tmp_path: Path
+) -> Iterator[list[Victim]]:
+    """The shared job; if asked for, one in real time on the same topic. The next test finds the cluster as it was."""
+    found = [Victim(job, IN_BATCHES, mark(job))]
+    if request.config.getoption("--nemesis-jobs") == 2:
+        live = FreshJob.publish(stack, tmp_path, versions=("v3",), topic=job.topic)
+        for version in reversed(LIVE.versions):  # v3 last: the other one is made of it, too
+            live.vary(version, "v3", SMALL)
+        operator.run("deploy_job", live.name, version=LIVE.versions[0])
+        found.append(Victim(live, LIVE, mark(live)))
+    yield found
     first_members(operator)
-    for other in others:
-        stop(other)
+    for victim in found[1:]:
+        stop(victim.job)
 
 
 def test_whatever_happens_a_job_is_exact_and_has_a_way_out(
-    jobs: list[FreshJob], airflow: Airflow, stack: Settings, servers: Servers, seed: int, minutes: float
+    victims: list[Victim], airflow: Airflow, stack: Settings, servers: Servers, seed: int, minutes: float
 ) -> None:
     directory = REPOSITORY / "build" / "nemesis" / f"{time.strftime('%Y%m%dT%H%M%S')}-seed-{seed}"
     directory.mkdir(parents=True)
     history = History(directory)
-    title = f"Nemesis: {minutes:g} minutes, seed {seed}, {len(jobs)} job{'s' if len(jobs) > 1 else ''}"
-    marked = [(job, mark(job)) for job in jobs]
-    nemesis = Nemesis(marked, airflow, servers, SupervisedNodes(stack), history)
+    title = f"Nemesis: {minutes:g} minutes, seed {seed}, {len(victims)} job{'s' if len(victims) > 1 else ''}"
+    nemesis = Nemesis(victims, airflow, servers, SupervisedNodes(stack), history)
     until = time.monotonic() + 60 * minutes
     housekept(airflow)
     with at_work(stack, "reconcile"):

@@ -12,7 +12,7 @@ import confluent_kafka
 import psutil
 import pytest
 
-from fresh_job import FreshJob, publish_quickly, wait_for
+from fresh_job import SMALL, FreshJob, wait_for
 from streamops import snapshots
 from streamops.clients.dashboard import Dashboard
 from streamops.clients.kafka import Ledger
@@ -31,11 +31,6 @@ TWO = (
     (re.compile(r"code: real_time.py"), "code: trade_analyser.py"),
 )
 
-SMALL = (
-    (re.compile(r"  vol_1s:.*?(?=resources:)", re.DOTALL), ""),
-    (re.compile(r"resources: \{cores: 2"), "resources: {cores: 1"),
-)
-
 
 def begun(stack, operator, tmp_path, versions: dict[str, tuple[str, tuple]]) -> Iterator[FreshJob]:
     """A job under load that runs the first of some versions.
@@ -45,11 +40,7 @@ def begun(stack, operator, tmp_path, versions: dict[str, tuple[str, tuple]]) -> 
     """
     job = FreshJob.publish(stack, tmp_path, versions=tuple(dict.fromkeys(like for like, _ in versions.values())))
     for name, (like, changes) in versions.items():
-        text = (job.directory / f"{like}.yaml").read_text().replace(f"version: {like}", f"version: {name}")
-        for old, new in changes:
-            text = old.sub(new, text)
-        (job.directory / f"{name}.yaml").write_text(text)
-        publish_quickly(job.store, job.directory, name, like=like)
+        job.vary(name, like, changes)
     with job.trades(500, 20):
         operator.run("deploy_job", job.name, version=next(iter(versions)))
         yield job
