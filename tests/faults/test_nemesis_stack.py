@@ -410,7 +410,7 @@ def victims(
     found = [Victim(job, IN_BATCHES, mark(job))]
     if request.config.getoption("--nemesis-jobs") == 2:
         live = FreshJob.publish(stack, tmp_path, versions=("v3",), topic=job.topic)
-        for version in reversed(LIVE.versions):  # v3 last: the other one is made of it, too
+        for version in LIVE.versions:
             live.vary(version, "v3", SMALL)
         operator.run("deploy_job", live.name, version=LIVE.versions[0])
         found.append(Victim(live, LIVE, mark(live)))
