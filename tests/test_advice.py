@@ -19,7 +19,15 @@ def stage(offset: int, *, at: float = 0.0, **more) -> StageStatus:
 def look(end: int, seconds: float = 0.0, state: State = State.RUNNING, holder: str = "h", **stages) -> Look:
     at = T + timedelta(seconds=seconds)
     status = DriverStatus(
-        job="j", deployment=1, launch="l", holder=holder, state=state, started=T, updated=at, stages=stages
+        job="j",
+        version="v1",
+        deployment=1,
+        launch="l",
+        holder=holder,
+        state=state,
+        started=T,
+        updated=at,
+        stages=stages,
     )
     return Look(at, status, {"trades": {"0": end}})
 
@@ -76,7 +84,7 @@ def test_a_stage_that_falls_behind_limits_and_never_catches_up():
     found = advise(after, before)
     assert found.limiting == "slow"
     assert flow(found, "slow").catch_up_s is None
-    assert "resources.cores" in found.next_step
+    assert "streamops upgrade j v1 --cores N" in found.next_step
     assert any("90% of a batch is computing" in reason for reason in found.reasons)
 
 
@@ -84,7 +92,7 @@ def test_batches_that_wait_for_the_object_store_are_not_cured_by_cores():
     slow = {"processed_rate": 5_000.0, "durations_ms": {"addBatch": 200, "walCommit": 400, "commitOffsets": 350}}
     found = advise(look(130_000, 3, a=stage(25_000, at=3, **slow)), look(100_000, a=stage(10_000, **slow)))
     assert "object store" in found.next_step
-    assert "resources.cores" not in found.next_step
+    assert "--cores" not in found.next_step
 
 
 def test_time_to_catch_up_is_the_lag_over_the_surplus():

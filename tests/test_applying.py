@@ -94,6 +94,11 @@ def test_a_running_job_gets_its_new_version_by_an_upgrade() -> None:
 
 
 def test_a_changed_setting_is_an_upgrade_that_names_the_change() -> None:
+    larger = file(resources={"cores": 4, "driver_memory": "1g"})
+    action = only(larger, there("running", "v1", resources={"cores": 2, "driver_memory": "1g"}))
+    assert (action.verb, action.why) == ("upgrade_job", "resources.cores: 2 -> 4")
+    assert action.values == {"job": "tx", "version": "v1", "cores": 4, "driver_memory": "1g"}
+    assert only(larger, there("running", "v1", resources=larger.resources.given)).verb == "none"
     action = only(file(logging={"sink": "DEBUG"}), there("running", "v1", logging={"sink": "INFO"}))
     assert done(action) == {"verb": "upgrade_job", "job": "tx", "version": "v1", "logging": {"sink": "DEBUG"}}
     assert action.why == "logging.sink: INFO -> DEBUG"

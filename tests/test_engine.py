@@ -67,6 +67,25 @@ def test_without_room_an_upgrade_starts_cold_and_says_so(rig: Rig) -> None:
     assert rig.recount("a")
 
 
+def test_resources_of_a_deployment_stay_until_others_are_asked_for(rig: Rig) -> None:
+    def used() -> tuple[int, str]:
+        found = rig.cluster.submitted[rig.record().launch or ""].resources
+        return found.cores, found.executor_memory
+
+    rig.cluster.cores = 3
+    rig.run("deploy_job", version="v1", cores=3)
+    assert used() == (3, "800m")
+    operation = rig.run("upgrade_job", version="v1", snapshot="larger", cores=4, executor_memory="1g")
+    assert operation.facts("reserve")["cold"] is True  # two drivers of this size have no room
+    assert used() == (4, "1g")
+    rig.run("upgrade_job", version="v2", snapshot="s")
+    rig.run("cancel_job")
+    rig.run("start_job")
+    assert used() == (4, "1g")
+    rig.run("rollback_job", snapshot="larger")
+    assert used() == (3, "800m")
+
+
 def test_a_version_that_never_works_is_taken_back(rig: Rig) -> None:
     rig.run("deploy_job", version="v1")
     rig.commits_more()
@@ -84,13 +103,14 @@ def test_a_version_that_never_works_is_taken_back(rig: Rig) -> None:
 
 @pytest.mark.full
 def test_what_was_set_for_a_version_that_is_taken_back_does_not_stay_with_the_old_one(rig: Rig) -> None:
-    rig.run("deploy_job", version="v1", params={"size": 20}, logging={"sink": "WARNING"})
+    rig.run("deploy_job", version="v1", params={"size": 20}, logging={"sink": "WARNING"}, cores=1)
     rig.commits_more()
     rig.cluster.behaviour["v2"] = "dies"
     with pytest.raises(UnhealthyError):
-        rig.run("upgrade_job", version="v2", snapshot="s", params={"size": 30}, logging={"sink": "DEBUG"})
+        rig.run("upgrade_job", version="v2", snapshot="s", params={"size": 30}, logging={"sink": "DEBUG"}, cores=4)
     back = jobs.deployment(rig.store, JOB, rig.record().deployment)
     assert (back.version, back.params, back.logging) == ("v1", {"size": 20}, {"sink": "WARNING"})
+    assert back.resources == {"cores": 1}
 
 
 def test_deploying_what_runs_does_nothing_and_another_version_is_refused(rig: Rig) -> None:

@@ -157,6 +157,7 @@ class Driver:
             self.status_key = keys.second_driver(self.launch.job, self.launch.launch)
         self.publish(State.STARTING)
         deployment = self.patiently(self.deployment)
+        self.definition = self.definition.with_resources(deployment.resources)
         self.levels = deployment.logging
         self.set_levels()
         session.configure(self.spark, self.definition)

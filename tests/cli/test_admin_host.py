@@ -179,10 +179,10 @@ def test_an_installation_is_worked_on_from_a_host_that_has_nothing_but_a_context
 
     host("new", str(code), "--job", job)
     text = (code / "v1.yaml").read_text().replace("topic: clicks", f"topic: {job}")
-    wide = text.replace("cores: 2, executor_memory: 1g, driver_memory: 1g", "cores: 4, executor_memory: 800m")
-    (code / "v1.yaml").write_text(wide)
+    (code / "v1.yaml").write_text(text)
     host("publish", str(code))
-    host("deploy", job, "v1", "--create-topics", "1", "--timeout", "400")
+    small = ["--executor-memory", "800m", "--driver-memory", "800m"]
+    host("deploy", job, "v1", "--create-topics", "1", "--cores", "4", *small, "--timeout", "400")
     try:
         events = (code / "samples" / "clicks.jsonl").read_bytes().splitlines()
         with closing(KafkaProducer(bootstrap_servers=stack.kafka_bootstrap_servers)) as producer:
@@ -197,6 +197,11 @@ def test_an_installation_is_worked_on_from_a_host_that_has_nothing_but_a_context
         assert f"on {len(shares)} of the cluster's members: " in host("jobs", "show", job)
         assert job in host("jobs")
         assert [json.loads(line)["logger"] for line in host("logs", job, "--json").splitlines()]
+
+        resources = {"cores": 4, "executor_memory": "800m"}
+        as_it_is = apply(kind="job", name=job, version="v1", resources=resources)
+        assert as_it_is == [f"unchanged: {job} runs v1, as declared"]
+        assert "cores 4, executor memory 800m, driver memory 800m" in host("jobs", "show", job)
 
         snapshot = {"kind": "snapshot", "job": job, "name": "first"}
         assert apply(**snapshot)[0].startswith("snapshot_job: ")

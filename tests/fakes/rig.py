@@ -108,6 +108,7 @@ class Cluster:
     began: float
     behaviour: dict[str, str] = field(default_factory=dict)  # by version
     room: bool = True
+    cores: int = 1024  # of a driver that has room
     processes: list[tuple[str, BaseProcess]] = field(default_factory=list)
     submitted: dict[str, Submission] = field(default_factory=dict)
 
@@ -136,7 +137,7 @@ class Cluster:
         self.processes[int(driver.removeprefix("driver-")) - 1][1].kill()
 
     def room_for(self, definition: Definition) -> bool:
-        return self.room
+        return self.room and definition.resources.cores <= self.cores
 
     def alive(self) -> list[str]:
         return [launch for launch, process in self.processes if process.is_alive()]

@@ -131,8 +131,8 @@ def _next(flow: StageFlow, stage: StageStatus, status: DriverStatus) -> tuple[st
             step = "Look at the object store and the network: the batches wait for them, not for cores."
         else:
             step = (
-                "Give it more: raise resources.cores (and state_partitions) in the definition, publish it as a new "
-                f"version and run 'streamops upgrade {status.job} VERSION --snapshot NAME'."
+                f"Give it more: 'streamops upgrade {status.job} {status.version} --cores N'; more cores than its "
+                "state_partitions need a new version with more of these."
             )
         return step, _texts(f"{flow.stage} falls behind: {flow.rate_in:,.0f}/s in, {flow.rate_out:,.0f}/s out.", spent)
     if flow.catch_up_s > 0:
@@ -144,7 +144,7 @@ def _next(flow: StageFlow, stage: StageStatus, status: DriverStatus) -> tuple[st
         return "Nothing to do.", _texts("Every stage keeps up.")
     if flow.busy > BUSY:
         return (
-            "Nothing now; before the traffic grows, raise resources.cores in the definition.",
+            f"Nothing now; before the traffic grows: 'streamops upgrade {status.job} {status.version} --cores N'.",
             _texts(f"{flow.stage} keeps up, but is busy {flow.busy:.0%} of the time.", spent),
         )
     return "Nothing to do.", _texts(f"Every stage keeps up; {flow.stage} is the busiest ({flow.busy:.0%}).")

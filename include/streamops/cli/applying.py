@@ -177,6 +177,7 @@ def _changed(declared: DeclaredJob, current: Deployment) -> tuple[str, ...]:
         ("params", declared.params, current.params),
         ("places", places, current.topics),
         ("logging", declared.logging, current.logging),
+        ("resources", declared.resources.given, current.resources),
     ]
     found = tuple(
         f"{group}.{name}: {there.get(name, 'as defined')} -> {value}"
@@ -198,6 +199,7 @@ def _settings(declared: DeclaredJob, only: Iterable[str] | None = None) -> dict[
         "topics": dict(declared.topics),
         "addresses": dict(declared.addresses),
         "logging": dict(declared.logging),
+        **declared.resources.given,
         "library": declared.library,
     }
     return {name: value for name, value in given.items() if value}

@@ -11,10 +11,12 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 
 from streamops.model import definitions
 from streamops.model.definitions import (
+    Cores,
     JobName,
     LibraryReference,
     LoggerName,
     LogLevel,
+    Memory,
     Param,
     SnapshotName,
     SnapshotReference,
@@ -31,12 +33,25 @@ class _Model(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+class DeclaredResources(_Model):
+    """What a job may use; what is left out is as it has it now, at first as its version's definition says."""
+
+    cores: Cores | None = None
+    executor_memory: Memory | None = None
+    driver_memory: Memory | None = None
+
+    @property
+    def given(self) -> dict[str, Param]:
+        """Those that stand there."""
+        return self.model_dump(exclude_none=True)
+
+
 class DeclaredJob(_Model):
     """A job: what shall run, from which state.
 
     ``code`` is what to publish the version from: a directory, relative to the file, or ``s3://BUCKET/DIRECTORY`` with
-    the credentials that ``secret`` names; without it the version must be published. Resources and references to other
-    secrets stand in the version's own definition.
+    the credentials that ``secret`` names; without it the version must be published. References to other secrets stand
+    in the version's own definition.
     """
 
     kind: Literal["job"]
@@ -53,6 +68,7 @@ class DeclaredJob(_Model):
     addresses: dict[SourceName, str] = {}
     start_at: dict[SourceName, str] = {}  # of a source that goes on in another topic; used at that upgrade only
     logging: dict[LoggerName, LogLevel] = {}
+    resources: DeclaredResources = DeclaredResources()
     library: LibraryReference | None = None  # LIBRARY/VERSION; left out, the one that the job has stays
     create_topics: int | None = None  # partitions of topics that are not there at the first deploy, which makes them
     topic_retention_h: int | None = None  # of those topics

@@ -85,6 +85,11 @@ def show(job: Annotated[str, typer.Argument(help="The job.")], json: console.Jso
         origin = f", from snapshot {deployment.from_snapshot}" if deployment.from_snapshot else ""
         console.say(f"deployment {deployment.number} since {console.when(deployment.created)}{origin}")
         console.say(f"id: {deployment.created_by}")
+        if definition := artifacts.current(store, record):
+            used = definition.resources
+            console.say(
+                f"cores {used.cores}, executor memory {used.executor_memory}, driver memory {used.driver_memory}"
+            )
     if record.paused:
         console.say(f"paused: no one starts it again by itself (streamops jobs resume {job})")
     if lease:

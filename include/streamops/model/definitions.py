@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
@@ -319,10 +319,13 @@ class Stage(_Model):
         return self.mode != "batch"
 
 
+Cores = Annotated[int, Field(ge=1, le=1024)]
+
+
 class Resources(_Model):
     """What one deployment may use. ``cores`` is the most that its executors take together."""
 
-    cores: Annotated[int, Field(ge=1, le=1024)] = 2
+    cores: Cores = 2
     executor_memory: Memory = "800m"
     driver_memory: Memory = "800m"
     state_partitions: Annotated[int, Field(ge=1, le=1024)] = 2
@@ -492,6 +495,11 @@ class Definition(_Model):
         that are warm can be on the worker that is lost, which is the one with the first driver.
         """
         return ({"spark.executor.cores": 1} if self.standby_driver else {}) | self.spark
+
+    def with_resources(self, over: Mapping[str, Param]) -> Definition:
+        """As it runs in a deployment that has other resources."""
+        sizes = Resources.model_validate({**self.resources.model_dump(), **over})
+        return self.model_copy(update={"resources": sizes})
 
     def canonical(self) -> str:
         """The definition as JSON; parsing it again gives an equal definition."""

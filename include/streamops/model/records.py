@@ -122,6 +122,7 @@ class Deployment(Stored):
     params: dict[str, Param] = {}  # set at deploy, over those of the definition
     topics: dict[str, str] = {}  # source -> topic, directory or URL, set at deploy
     logging: dict[str, str] = {}  # logger -> level, set at deploy
+    resources: dict[str, Param] = {}  # cores, executor_memory, driver_memory; set at deploy
     library: LibraryUse | None = None
     stages: dict[str, StageStart] = {}
 

@@ -57,6 +57,7 @@ def needs(ports: Ports) -> list[Need]:
     found = []
     for record in should_run(ports.store):
         deployment = jobs.deployment(ports.store, record.job, record.deployment)
-        definition = artifacts.load_manifest(ports.store, record.job, deployment.version).definition
+        defined = artifacts.load_manifest(ports.store, record.job, deployment.version).definition
+        definition = defined.with_resources(deployment.resources)
         found.append(Need(record.job, definition.resources, definition.spark_settings))
     return found

@@ -165,9 +165,11 @@ def reserve(context: StepContext) -> Reserved:
     store, manifest, version = context.ports.store, chosen(context), context.version()
     old = jobs.deployment(store, context.job, manifest.deployment)
     standby = context.asked(GoingBack).standby
-    cold = not context.checked.running or steps.starts_cold(context, version, standby=standby)
     present = jobs.deployment(store, context.job, context.before.deployment)
-    settings = replace(steps.Settings.inherited(old, version.definition), logging=present.logging)
+    settings = steps.Settings.inherited(old, version.definition)
+    settings = replace(settings, logging=present.logging)
+    definition = version.definition.with_resources(settings.resources)
+    cold = not context.checked.running or steps.starts_cold(context, definition, standby=standby)
     facts = steps.install(context, version, manifest, context.number, context.launch, settings)
     context.change({"standby": None if cold else context.launch, "last_deployment": context.number})
     return facts.model_copy(update={"cold": cold})

@@ -26,6 +26,7 @@ class AsRun(Part):
     library: LibraryUse | None = None
     params: dict[str, Param] = {}
     topics: dict[str, str] = {}
+    resources: dict[str, Param] = {}
 
     @classmethod
     def of(cls, found: Deployment) -> Self:
@@ -41,7 +42,7 @@ class AsRun(Part):
 class Tried(AsRun):
     """A version that was rehearsed, or that one was rehearsed beside, and what it took meanwhile.
 
-    ``cores`` and the two sizes are what its definition asks of the cluster; ``driver_cores`` (on average) and
+    ``cores`` and the two sizes are what it asks of the cluster; ``driver_cores`` (on average) and
     ``driver_bytes`` are what its driver took, where the node says that.
     """
 
@@ -101,7 +102,9 @@ class Rehearsal(Stored):
 def tried(found: Deployment, definition: Definition, **more: float | None) -> Tried:
     """A deployment of a version, with what it took."""
     own = AsRun.of(found).model_dump()
-    asks = definition.resources.model_dump(include={"cores", "executor_memory", "driver_memory"})
+    asks = definition.with_resources(found.resources).resources.model_dump(
+        include={"cores", "executor_memory", "driver_memory"}
+    )
     return Tried.model_validate({**own, **asks, "deployment": found.number, **more})
 
 

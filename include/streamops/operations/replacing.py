@@ -40,6 +40,11 @@ class Accepted:
     version: ArtifactManifest
     settings: steps.Settings
 
+    @property
+    def definition(self) -> Definition:
+        """Of the new version, as it would be deployed."""
+        return self.version.definition.with_resources(self.settings.resources)
+
     def as_run(self, store: ObjectStore) -> tuple[AsRun, AsRun]:
         """The version that runs, and the new one as it would be deployed."""
         new = AsRun(
@@ -49,12 +54,13 @@ class Accepted:
             library=libraries.choose(store, self.version.definition, self.settings.library, self.old.library),
             params=dict(self.settings.params),
             topics=dict(self.settings.places),
+            resources=dict(self.settings.resources),
         )
         return AsRun.of(self.old), new
 
     def why_not_beside(self, room_for: Callable[[Definition], bool], *, standby: bool = True) -> str:
         """Why the new version cannot run beside the old one, on a copy of its state; empty if it can."""
-        old, new = self.running.definition, self.version.definition
+        old, new = self.running.definition, self.definition
         if self.checked.moved:
             return f"{', '.join(self.checked.moved)} goes on in another topic"
         return why_not_beside(old, new, self.checked.outcomes, room_for, standby=standby)
@@ -77,7 +83,7 @@ def check(context: StepContext, what: str) -> Accepted:
             f"deploy {asked.version} from a snapshot (deploy_job with from_snapshot)."
         )
     old = jobs.deployment(store, context.job, record.deployment)
-    changes = asked.params or asked.places or asked.logging or asked.library
+    changes = asked.params or asked.places or asked.logging or asked.resources or asked.library
     if old.version == version.version and not changes:
         raise RefusedError(f"Job {context.job} already runs {old.version}; there is nothing to upgrade.")
     checks.settings(version.definition, asked)

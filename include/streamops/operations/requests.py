@@ -8,10 +8,12 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from streamops.model.definitions import (
+    Cores,
     JobName,
     LibraryReference,
     LoggerName,
     LogLevel,
+    Memory,
     NodeName,
     Param,
     Place,
@@ -63,6 +65,18 @@ StartAt = Annotated[
 Library = Annotated[
     LibraryReference | None,
     Field(title="Shared library", description="LIBRARY/VERSION; left empty, the version that the job has now."),
+]
+OtherCores = Annotated[
+    Cores | None,
+    Field(title="Cores", description="The most that its executors take together; left empty, as the job has now."),
+]
+ExecutorMemory = Annotated[
+    Memory | None,
+    Field(title="Executor memory", description="Of each executor, like 800m or 2g; left empty, as the job has now."),
+]
+DriverMemory = Annotated[
+    Memory | None,
+    Field(title="Driver memory", description="Of its driver, like 800m or 2g; left empty, as the job has now."),
 ]
 Logging = Annotated[
     dict[LoggerName, LogLevel],
@@ -156,6 +170,9 @@ class NewVersion(JobRequest, Starts):
     start_at: StartAt = Field(default_factory=dict)
     library: Library = None
     logging: Logging = Field(default_factory=dict)  # levels over those of the definition
+    cores: OtherCores = None
+    executor_memory: ExecutorMemory = None
+    driver_memory: DriverMemory = None
     accept_loss: AcceptLoss = ()  # each accepted explicitly
     code_of: Annotated[
         JobName | None,
@@ -182,6 +199,11 @@ class NewVersion(JobRequest, Starts):
     def places(self) -> dict[str, str]:
         """Topics and addresses that are asked for, by source."""
         return {**self.topics, **self.addresses}
+
+    @property
+    def resources(self) -> dict[str, Param]:
+        """Those that are asked for, over those of the definition."""
+        return self.model_dump(include={"cores", "executor_memory", "driver_memory"}, exclude_none=True)
 
 
 class GoingBack(JobRequest, Starts, Stops):

@@ -67,12 +67,13 @@ class Settings:
     params: Mapping[str, Any]
     places: Mapping[str, str]
     logging: Mapping[str, str]
+    resources: Mapping[str, Any]
     library: str | None = None
 
     @classmethod
     def asked(cls, asked: NewVersion) -> Settings:
         """Those of a job that nothing ran of."""
-        return cls(asked.params, asked.places, asked.logging, asked.library)
+        return cls(asked.params, asked.places, asked.logging, asked.resources, asked.library)
 
     @classmethod
     def inherited(cls, old: Deployment, definition: Definition, asked: NewVersion | None = None) -> Settings:
@@ -80,8 +81,9 @@ class Settings:
         params = {name: value for name, value in old.params.items() if name in definition.params}
         places = {name: place for name, place in old.topics.items() if name in definition.sources}
         if asked is None:
-            return cls(params, places, old.logging)
-        return cls(params | asked.params, places | asked.places, old.logging | asked.logging, asked.library)
+            return cls(params, places, old.logging, old.resources)
+        logging, resources = old.logging | asked.logging, old.resources | asked.resources
+        return cls(params | asked.params, places | asked.places, logging, resources, asked.library)
 
 
 def publish_copy(context: StepContext) -> None:
@@ -162,6 +164,7 @@ def write_deployment(
         params=dict(settings.params),
         topics=dict(settings.places),
         logging={name: trace if level == "TRACE" else level for name, level in settings.logging.items()},
+        resources=dict(settings.resources),
         library=library,
         stages=jobs.starts(
             version.definition,
@@ -217,11 +220,11 @@ def give(context: StepContext, version: str | None, number: int, launch: str) ->
 # --- drivers
 
 
-def starts_cold(context: StepContext, version: ArtifactManifest, *, standby: bool) -> bool:
+def starts_cold(context: StepContext, definition: Definition, *, standby: bool) -> bool:
     """Whether the new driver starts only after the stop: no standby was asked for, or there is no room for one."""
     if not standby:
         return True
-    if context.ports.submitter.room_for(version.definition):
+    if context.ports.submitter.room_for(definition):
         return False
     context.say("There is no room for a standby beside the running driver: the new one starts cold, after the stop.")
     return True
@@ -244,7 +247,7 @@ def recorded(store: ObjectStore, deployment: Deployment, version: ArtifactManife
         artifact=version.archive,
         artifact_sha256=deployment.artifact_sha256,
         runtime_sha256=deployment.runtime_sha256,
-        resources=version.definition.resources,
+        resources=version.definition.with_resources(deployment.resources).resources,
         spark=version.definition.spark_settings,
         realtime=version.definition.realtime,
         library=(libraries.load(store, used.name, used.version).archive, used.sha256) if used else None,

@@ -39,7 +39,6 @@ from streamops.upkeep import reconcile
 from streamops.upkeep.reconcile import Action, Lock, Look
 from streamops.upkeep.watching import Finding, Found
 from streamops.versions import artifacts
-from streamops.versions.artifacts import ArtifactManifest
 
 FRESH = timedelta(seconds=5)
 _LOOK_S = 4.0  # between two looks at a status that is not fresh: drivers speak every second, whatever their clock says
@@ -51,7 +50,6 @@ class _Second:
     """What to do about a second driver: end the one that is in the wrong place, or start one."""
 
     kind: Literal["end", "start"]
-    version: ArtifactManifest
     driver: str = ""
     why: str = ""
 
@@ -343,16 +341,16 @@ class Reconciler:
 
     def _second(self, record: JobRecord, look: Look) -> _Second | None:
         """What to do about the job's second driver."""
-        if record.launch is None or not record.version or record.desired != "running":
+        if record.launch is None or record.desired != "running":
             return None
-        version = artifacts.load_manifest(self.engine.store, record.job, record.version)
-        if not version.definition.standby_driver:
+        definition = artifacts.current(self.engine.store, record)
+        if definition is None or not definition.standby_driver:
             return None
         second = self._second_status(record)
-        if second is not None and reconcile.shares_worker(look, second, version.definition):
-            return _Second("end", version, second.driver, "it is on the worker of the first")
-        if reconcile.wants_second(look, second) and self.engine.ports.submitter.room_for(version.definition):
-            return _Second("start", version, why="it shall have a second driver, and has none")
+        if second is not None and reconcile.shares_worker(look, second, definition):
+            return _Second("end", second.driver, "it is on the worker of the first")
+        if reconcile.wants_second(look, second) and self.engine.ports.submitter.room_for(definition):
+            return _Second("start", why="it shall have a second driver, and has none")
         return None
 
     # --- actions
@@ -405,7 +403,7 @@ class Reconciler:
             return f"{job}: its second driver, {second.driver}, is there by now"
         deployment = jobs.deployment(ports.store, job, record.deployment)
         version = artifacts.load_manifest(ports.store, job, deployment.version)
-        if not ports.submitter.room_for(version.definition):
+        if not ports.submitter.room_for(version.definition.with_resources(deployment.resources)):
             return f"{job}: no second driver is started, because there is no room for it any more"
         driver = ports.submitter.submit(steps.recorded(ports.store, deployment, version, record.launch))
         return f"{job}: a second driver, {driver}, is started, and watches over the first"

@@ -15,7 +15,7 @@ from operator import not_
 
 from streamops import snapshots
 from streamops.clients.influx import Points
-from streamops.model.definitions import Definition
+from streamops.model.definitions import Definition, Param
 from streamops.model.errors import LockedError, NotFoundError, RefusedError, SnapshotRefusedError, UnhealthyError
 from streamops.model.manifest import Manifest
 from streamops.model.names import SCRATCH
@@ -218,7 +218,7 @@ class RestoreTests:
     def _require_testable(self, manifest: Manifest, version: ArtifactManifest, original: Deployment | None) -> None:
         """Raises NotTestableError."""
         job, ports = manifest.job, self.engine.ports
-        if not ports.submitter.room_for(version.definition):
+        if not ports.submitter.room_for(version.definition.with_resources(_resources(original))):
             raise NotTestableError(
                 f"The cluster has no room for one more driver of {job} with its executors, so {job}/{manifest.name} "
                 "is not restored; scale out, or choose a time when fewer jobs run."
@@ -322,6 +322,10 @@ class RestoreTests:
         self.engine.run(asked, self.owner, f"{asked.runbook}-{uuid.uuid4().hex[:12]}")
 
 
+def _resources(original: Deployment | None) -> dict[str, Param]:
+    return original.resources if original else {}
+
+
 def _topics(definition: Definition, original: Deployment | None) -> Mapping[str, str]:
     return jobs.topics(definition, original.topics if original else {})
 
@@ -340,6 +344,7 @@ def _deploy(
         params=original.params if original else {},
         topics={source: place for source, place in places.items() if source in topics},
         addresses={source: place for source, place in places.items() if source not in topics},
+        **_resources(original),
         accept_loss=tuple(definition.stages),  # the same code and values: what is not known to fit fits all the same
         library=manifest.shared_library.label if manifest.shared_library else None,
         healthy_timeout_s=int(2 * LIMIT_S),  # beside everything else, with no one who waits for its results

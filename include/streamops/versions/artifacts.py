@@ -232,11 +232,12 @@ def definition_file(directory: Path, version: str | None = None) -> Path:
 
 
 def current(store: ObjectStore, record: JobRecord | None) -> Definition | None:
-    """The definition of the version that a job has now; None when it has none, or it is not published any more."""
+    """What a job has now, with its deployment's resources; None when it has none, or it is not published any more."""
     if record is None or record.version is None:
         return None
     found = _find(store, record.job, record.version)
-    return found.definition if found else None
+    deployment = documents.find(store, keys.deployment(record.job, record.deployment), Deployment)
+    return found.definition.with_resources(deployment.resources if deployment else {}) if found else None
 
 
 def topics_read(store: ObjectStore, job: str) -> set[str]:

@@ -96,7 +96,8 @@ def check(context: StepContext) -> Checked:
     asked, store, record = context.asked(DeployJob), context.ports.store, context.operation.before
     version = checks.version(context, asked)
     if record and record.desired == "running":
-        more = (asked.from_snapshot, asked.from_scratch, asked.params, asked.places, asked.logging, asked.library)
+        set_ = (asked.params, asked.places, asked.logging, asked.resources, asked.library)
+        more = (asked.from_snapshot, asked.from_scratch, *set_)
         if record.version != asked.version:
             raise RefusedError(
                 f"Job {context.job} runs {record.version}; to replace it by {asked.version} and keep its state, "

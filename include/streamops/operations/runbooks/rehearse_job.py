@@ -130,13 +130,13 @@ def check(context: StepContext) -> Checked:
 def reserve(context: StepContext) -> Begun:
     """Number the new deployment and name the launch that stands by; what runs is still undisturbed, and measured."""
     steps.publish_copy(context)
-    version = context.version()
-    if not context.ports.submitter.room_for(version.definition):
+    version, settings = context.version(), replacing.settings(context)
+    if not context.ports.submitter.room_for(version.definition.with_resources(settings.resources)):
         raise UnhealthyError(
             "There is no room any more for a second driver beside the one that runs; make some, and trigger again."
         )
     found = dict(_lateness_now(context))
-    steps.write_deployment(context, version, None, context.number, replacing.settings(context))
+    steps.write_deployment(context, version, None, context.number, settings)
     context.change({"standby": context.launch, "last_deployment": context.number})
     return Begun(launch=context.launch, deployment=context.number, lateness=found)
 

@@ -119,12 +119,13 @@ def check(context: StepContext) -> Checked:
 def reserve(context: StepContext) -> Reserved:
     """Number the new deployment and name the launch that stands by beside the old one."""
     steps.publish_copy(context)
-    version = context.version()
-    cold = steps.starts_cold(context, version, standby=context.asked(UpgradeJob).standby)
+    version, settings = context.version(), replacing.settings(context)
+    definition = version.definition.with_resources(settings.resources)
+    cold = steps.starts_cold(context, definition, standby=context.asked(UpgradeJob).standby)
     if cold and gapless(context.operation.request):
         raise UnhealthyError("There is no room any more for a second driver beside the one that runs.")
     # The starts of new stages are known only after the stop: export_and_restore completes the record.
-    steps.write_deployment(context, version, None, context.number, replacing.settings(context))
+    steps.write_deployment(context, version, None, context.number, settings)
     standby = None if cold else context.launch
     context.change({"standby": standby, "last_deployment": context.number})
     return Reserved(launch=context.launch, deployment=context.number, cold=cold)
