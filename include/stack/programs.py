@@ -182,16 +182,18 @@ def worker(layout: Layout, number: int) -> Program:
     }
     command = ("org.apache.spark.deploy.worker.Worker", "--host", layout.here)
     size = ("--cores", str(WORKER_CORES * SLOTS_PER_CORE), "--memory", layout.worker_memory)
-    places = ("--webui-port", str(layout.port(f"spark-worker-{number}-ui")))
+    directory = str(layout.node / f"work-{number}")
+    places = ("--webui-port", str(layout.port(f"spark-worker-{number}-ui")), "--work-dir", directory)
     return Program(
         f"spark-worker-{number}",
         (
+            *(sys.executable, "-m", "stack.worker", directory),
             *(f"{builds.spark_home()}/bin/spark-class", *command, *size, *places),
-            *("--work-dir", str(layout.node / f"work-{number}")),
             f"spark://{layout.address('spark-master')}",
         ),
         spark_environment(layout)
         | {
+            "PYTHONPATH": str(REPOSITORY / "include"),
             "SPARK_WORKER_OPTS": _java_options(options),
             "SPARK_LOCAL_DIRS": str(layout.node / f"local-{number}"),
             "STREAMOPS_ENV_FILE": str(layout.node / "node.env"),

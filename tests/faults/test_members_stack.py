@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import re
 import threading
 import time
 import uuid
@@ -24,7 +25,7 @@ from streamops.model.errors import LockedError
 from streamops.operations.follow import request
 from streamops.operations.operation import Operation
 from streamops.store import jobs
-from support import drivers, first_members, hosting, invariant, mark, wait_works
+from support import drivers, executors, first_members, hosting, invariant, mark, wait_works
 
 pytestmark = [pytest.mark.stack, pytest.mark.full]
 
@@ -61,6 +62,23 @@ def test_a_killed_master_leaves_running_jobs_alone_and_a_deploy_works_after_its_
     assert jobs.lease(job.store, job.name).epoch == start.epoch  # the same driver all the time
     operator.run("deploy_job", other.name, version="v1")
     operator.run("cancel_job", other.name)
+    invariant(job, start)
+
+
+def test_an_executor_that_cannot_end_is_gone_when_its_worker_is_back(job, servers):
+    """As one whose JVM waits for itself at its end: it has lost its worker, and nobody else looks after it."""
+    start, stuck = mark(job), executors(job)[0]
+    number = re.search(r"work-(\d)", stuck.cwd())[1]
+    name = f"spark-worker-{number}"
+    before = servers.supervisor.program(name).pid
+    stuck.suspend()
+    try:
+        servers.supervisor.signal(name, "KILL")
+        wait_for(lambda: servers.supervisor.program(name).pid not in (0, before), 180, "a new worker")
+        wait_for(lambda: not stuck.is_running() or stuck.status() == psutil.STATUS_ZOMBIE, 180, "its end")
+    finally:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            stuck.resume()
     invariant(job, start)
 
 
