@@ -15,10 +15,12 @@ from streamops.clients.kafka import Block
 from streamops.model.definitions import InfluxSink, Recount, Source, milliseconds, parse
 from streamops.model.errors import CheckpointError, DefinitionError, RefusedError
 from streamops.model.records import Deployment, StageStart, now
+from streamops.recount.held import Held
 from streamops.recount.reach import Reach
 from streamops.recount.recounting import Span, StagePlan, _Planner, recount_source, span
 from streamops.recount.report import WORDS, Comparison, Measured, verdict
 from streamops.spark import checkpoints
+from streamops.store import keys
 from streamops.versions.fingerprints import Fingerprint
 
 T0 = 1_800_000_000_000  # a whole minute
@@ -531,7 +533,8 @@ def test_a_recount_says_what_it_left_out_and_a_damaged_checkpoint_is_not_clean(m
     )  # fmt: skip
     stateless = Fingerprint(spark="4", output="append", provider="R", partitions=1, sources=("trades",))
     ledger: Any = SimpleNamespace(beginning_offsets=lambda topic: {"0": 0})
-    planner = _Planner(SimpleNamespace(), ledger, deployment, parse(STAGES), {}, {}, {"whole_too": stateless})  # type: ignore[arg-type]
+    held = Held(ledger, parse(STAGES), deployment.topics)
+    planner = _Planner(SimpleNamespace(), held, deployment, {}, {}, {"whole_too": stateless})  # type: ignore[arg-type]
     assert [plan.stage for plan in planner.plans(set())["trades"]] == ["whole"]
     assert planner.left_out == {
         "unsaid": "its definition does not say how (recount), and there is no fingerprint of its plan",
@@ -579,3 +582,31 @@ def test_the_start_of_a_stage_comes_from_its_deployment_retention_and_the_reques
     assert found(None, 0, 300) == Span({"0": 300}, {"0": 900}, whole_only=True)
     with pytest.raises(RefusedError, match="no offset was recorded"):
         found(None, 0)
+
+
+def test_what_another_code_has_written_is_not_recounted_with_the_one_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def deployed(number: int, code: str, **more: Any) -> Deployment:
+        found = Deployment(
+            job="trades", number=number, version="v", artifact_sha256=code, runtime_sha256="r", created=now(),
+            created_by="op", from_deployment=number - 1 or None, **more,
+        )  # fmt: skip
+        return found.model_copy(update={"from_snapshot": f"trades/s{number}" if number > 1 else None})
+
+    def begins(last: int, **changed: Deployment) -> dict[str, dict[str, int]]:
+        codes = {1: "old", 2: "old", 3: "new", 4: "new"}
+        there: dict[str, Any] = {
+            keys.deployment("trades", number): changed.get(f"d{number}") or deployed(number, code)
+            for number, code in codes.items()
+        }
+        for number in (2, 3, 4):
+            stages = {"whole": SimpleNamespace(offsets={"trades": {"0": 100 * number}})}
+            there[keys.manifest("trades", f"s{number}")] = SimpleNamespace(stages=stages)
+        monkeypatch.setattr("streamops.recount.recounting.documents.find", lambda store, key, kind: there.get(key))
+        held = Held(SimpleNamespace(), parse(STAGES), {})  # type: ignore[arg-type]
+        return _Planner(SimpleNamespace(), held, there[keys.deployment("trades", last)], {}, {})._own_code("whole")  # type: ignore[arg-type]
+
+    assert begins(4) == begins(3) == {"trades": {"0": 300}}
+    assert begins(2) == {}  # since the first deployment
+    brought = deployed(4, "new", library_since={"whole": {"trades": {"0": 450}}})
+    assert begins(4, d4=brought) == {"trades": {"0": 450}}  # by a restart of the cluster, with another library
+    assert begins(4, d4=deployed(4, "new", params={"size": 2})) == {"trades": {"0": 400}}

@@ -14,8 +14,10 @@ from streamops.model.definitions import Definition, InfluxSink, parse
 from streamops.model.errors import DefinitionError
 from streamops.recount import functions
 from streamops.recount.functions import Job, Range
+from streamops.recount.held import GoneError, Held
 from streamops.recount.reach import Reach, reach
 from streamops.recount.report import Comparison, Measured
+from streamops.settings import REPOSITORY
 from streamops.versions.fingerprints import Fingerprint, Key, Operator, Watermark, Window
 
 T0 = 1_800_000_000_000  # a whole minute
@@ -112,7 +114,8 @@ def recounted(
     reached = Reach(10_000, 2000) if stage == "spread" else Reach(None, None)
     asked = Range(stage, {"quotes": ({"0": 0}, {"0": end})}, more.pop("bound", T0 + 10**6), **more)
     ledger: Any = topic
-    return functions.recount(job, asked, reached, ledger, {"quotes": "quotes"}, compared(points))[0]
+    (found,), _ = functions.recount(job, asked, reached, Held(ledger, job.definition, {}), compared(points))
+    return found
 
 
 @pytest.mark.full
@@ -152,13 +155,13 @@ def test_a_join_on_a_key_is_recounted_from_both_its_topics(job: Job) -> None:
         messages=lambda topic, *where: (quotes if topic == "quotes" else trades).messages("quotes", *where),
         end_offsets=lambda topic: (quotes if topic == "quotes" else trades).end_offsets(topic),
     )
-    reached, names = Reach(None, 60_000, joined=True), {"quotes": "quotes", "trades": "trades"}
+    reached, held = Reach(None, 60_000, joined=True), Held(topics, job.definition, {})
     asked = Range("traded", both, 0)
     damaged = points | {(9000, "A"): 11}
-    found, count = functions.recount(job, asked, reached, topics, names, compared(damaged))
+    (found,), count = functions.recount(job, asked, reached, held, compared(damaged))
     assert (count, found.expected, found.missing, found.wrong, found.unexpected) == (7, 3, 0, 1, 0), found.examples
     cut = Range("traded", both, 0, whole_only=True)
-    found, _ = functions.recount(job, cut, reached, topics, names, compared(points))
+    (found,), _ = functions.recount(job, cut, reached, held, compared(points))
     assert found.nothing == "short range"
 
 
@@ -212,11 +215,82 @@ def test_a_stage_is_taken_only_where_a_batch_query_gives_what_its_stream_gives(
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (("kafka: {topic: quotes}", "csv_tail: {directory: /q}"), "source quotes is not a topic"),
+        (
+            (
+                'kafka: {topic: quotes}, schema: "symbol string, price bigint, time bigint", event_time: time',
+                "csv_tail: {directory: /q}, schema: symbol string",
+            ),
+            "names no event_time",
+        ),
         (("spread: {", "spread: {deterministic: false, "), "do not always give the same rows"),
-        (("tags: [symbol]}}]}\n  high", 'tags: [symbol], fields: ["*"]}}]}\n  high'), "name its fields"),
     ],
 )
 def test_what_cannot_be_run_again_is_left_out_with_its_reason(change: tuple[str, str], says: str) -> None:
     definition: Definition = parse(DEFINITION.replace(*change))
-    assert says in str(reach(definition, "spread", plan()))
+    assert says in str(reach(definition, "spread", plan(watermarks=())))
+
+
+def test_a_stage_that_reads_another_is_left_out() -> None:
+    definition = parse((REPOSITORY / "spark_jobs" / "trade_analyser" / "v3.yaml").read_text())
+    found = plan().model_copy(update={"sources": ("panes",)})
+    assert "source panes is another stage" in str(reach(definition, "avg_1m", found))
+
+
+def test_files_are_run_again_only_where_the_order_of_their_events_does_not_matter() -> None:
+    of_files = parse(DEFINITION.replace("kafka: {topic: quotes}", "csv_tail: {directory: /q}"))
+    assert reach(of_files, "high", plan(watermarks=())) == Reach(None, None)
+    windows = plan(Operator(kind="aggregation", keys=(TUMBLING,)))
+    assert "the order in which it has read quotes is not known" in str(reach(of_files, "spread", windows))
+
+
+PINGS = """
+job: pings
+version: v1
+code: pings.py
+sources:
+  cars:
+    csv_tail: {directory: /nowhere}
+    schema: car string, speed bigint, note string, time bigint
+    event_time: time
+stages:
+  pings: {sinks: [{influxdb: {measurement: pings, tags: [car], fields: ["*"]}}]}
+"""
+
+
+@pytest.mark.full
+def test_each_field_of_what_files_hold_is_compared_from_where_all_of_them_are_read(tmp_path: Path) -> None:
+    """Of ``a`` only the end is read again, so no earlier point is looked at; what is not committed is explained."""
+    lines = {
+        "a.csv": ["a,1,x,1000", "a,2,y,2000", "a,3,z,5000", "a,4,w,6000"],
+        "b.csv": ["b,5,,500", "b,6,u,5500", "b,7,v,7000"],
+    }
+    directory, code = tmp_path / "cars", tmp_path / "code"
+    directory.mkdir()
+    code.mkdir()
+    (code / "pings.py").write_text("def pings(cars):\n    return cars\n")
+    for name, text in lines.items():
+        (directory / name).write_text("".join(f"{line}\n" for line in text))
+    end = {"a.csv": sum(len(line) + 1 for line in lines["a.csv"]), "b.csv": 20}  # b's last line is not committed
+    written: dict[str, dict[tuple[int, str], Any]] = {
+        "speed": {(1000, "a"): 1, (5000, "a"): 3, (6000, "a"): 9, (5500, "b"): 6, (7000, "b"): 7, (5600, "c"): 1},
+        "note": {(5000, "a"): "z", (5500, "b"): "u"},
+    }
+
+    def comparison(sink: InfluxSink, field: str) -> Comparison:
+        def read(start: int, end: int) -> Iterator[tuple[int, tuple[str, ...], Any]]:
+            rows = [(at, (car,), value) for (at, car), value in written[field].items()]
+            return iter([row for row in rows if start <= row[0] < end])
+
+        return Comparison("pings", sink.measurement, read, field=field)
+
+    job, ledger = Job(parse(PINGS), {}, code), Topic([])
+    held: Any = Held(ledger, job.definition, {"cars": str(directory)})  # type: ignore[arg-type]
+    asked = Range("pings", {"cars": ({"a.csv": 15, "b.csv": 0}, end)}, 0, whole_only=True)
+    found, count = functions.recount(job, asked, Reach(None, None), held, comparison)
+    assert count == 4
+    speed, note = sorted(found, key=lambda item: item.field, reverse=True)
+    assert (speed.expected, speed.missing, speed.wrong, speed.unexpected) == (2, 0, 1, 1), speed.examples
+    assert (note.expected, note.missing, note.wrong, note.unexpected) == (2, 1, 0, 0), note.examples
+    (directory / "a.csv").write_text("")
+    with pytest.raises(GoneError, match=r"a\.csv in .* has 0 bytes"):
+        functions.recount(job, asked, Reach(None, None), held, comparison)

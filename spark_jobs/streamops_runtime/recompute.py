@@ -49,7 +49,7 @@ def recompute(spark: SparkSession, request: Mapping[str, Any], directory: Path) 
         source = definition.sources[name]
         records = _records(spark, directory / request["files"][name])
         frames[name] = accepted(name, source, records, count=False)
-        sure[name], found = _on_time(source, name, records, delay_ms)
+        sure[name], found = _on_time(source, name, records, delay_ms, request["cut"].get(name))
         told.append(found)
     try:
         _write(directory / "all.jsonl", sink, function(frames))
@@ -80,8 +80,14 @@ def _records(spark: SparkSession, path: Path) -> DataFrame:
     )
 
 
-def _on_time(source: Source, name: str, records: DataFrame, delay_ms: int | None) -> tuple[DataFrame, dict[str, Any]]:
-    """The events that no watermark can have dropped, and what is told of all of them."""
+def _on_time(
+    source: Source, name: str, records: DataFrame, delay_ms: int | None, cut: list[int] | None
+) -> tuple[DataFrame, dict[str, Any]]:
+    """The events that no watermark can have dropped, and what is told of all of them.
+
+    Args:
+        cut: partitions that have events before these; None for any.
+    """
     rows = accepted(name, source, records, count=False, placed=True)
     columns = [f"`{column}`" for column in rows.columns if column != PLACE]
     if source.event_time is None:
@@ -92,7 +98,8 @@ def _on_time(source: Source, name: str, records: DataFrame, delay_ms: int | None
     late = F.lit(False)
     if delay_ms is not None:
         late = F.coalesce(F.col(_TIME) <= F.col(_NEWEST) - delay_ms, F.lit(False))
-    firsts = rows.groupBy(f"{PLACE}.partition").agg(F.min_by(_TIME, PLACE).alias("first"))
+    after_others = F.lit(True) if cut is None else F.col(f"{PLACE}.partition").isin(cut)
+    firsts = rows.where(after_others).groupBy(f"{PLACE}.partition").agg(F.min_by(_TIME, PLACE).alias("first"))
     begun = firsts.agg(F.max("first")).head()
     counts = rows.agg(F.count("*"), F.count_if(late), F.max(_TIME)).head()
     assert begun is not None

@@ -15,7 +15,7 @@ from streamops.model import records
 from streamops.model.errors import RefusedError
 from streamops.model.records import Offsets
 from streamops.recount.recounting import recount_job
-from streamops.recount.report import WORDS, Report
+from streamops.recount.report import WORDS, Report, labels
 from streamops.settings import Settings
 from streamops.store import jobs
 from streamops.store.object_store import ObjectStore
@@ -57,18 +57,19 @@ def show(report: Report) -> None:
         "MEASUREMENT", "EXPECTED", "MISSING", "WRONG", "UNEXPECTED", "PARTIAL", "LATE", "FIRST WINDOW", "LAST WINDOW",
         right=("EXPECTED", "MISSING", "WRONG", "UNEXPECTED", "PARTIAL", "LATE"),
     )  # fmt: skip
-    for item in report.measurements:
+    for name, item in zip(labels(report.measurements), report.measurements, strict=True):
         numbers = (item.expected, item.missing, item.wrong, item.unexpected, item.partial, item.late)
         rows.add_row(
-            item.measurement,
+            name,
             *(f"{value:,}" for value in numbers),
             console.when(item.first_window),
             console.when(item.last_window),
         )
     console.out.print(rows)
-    for item in report.measurements:
-        for line in (*item.examples, *(f"{item.measurement}: {note}" for note in item.notes)):
-            console.say(f"  {line}")
+    told = [f"{item.measurement}: {note}" for item in report.measurements for note in item.notes]
+    examples = [line for item in report.measurements for line in item.examples]
+    for line in (*examples, *dict.fromkeys(told)):
+        console.say(f"  {line}")
     for item in report.measurements:
         if item.nothing:
             console.say(f"  nothing of {item.stage} was compared: {WORDS[item.nothing]}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -20,7 +20,7 @@ from influxdb_client.rest import ApiException
 from streamops.model.errors import DataRefusedError, StreamOpsError, UnreachableError
 from streamops.settings import Settings
 
-Value = int | float
+Value = int | float | str
 Point = tuple[int, tuple[str, ...], Value]  # time in epoch ms, tag values, value
 Asked = str | int | datetime | timedelta | Sequence[str]  # what a name in a query stands for
 
@@ -213,11 +213,16 @@ class _Stream(io.RawIOBase):
         return len(data)
 
 
+_VALUES: dict[str, Callable[[str], Any]] = {
+    "long": int, "unsignedLong": int, "string": str, "boolean": "true".__eq__,
+}  # fmt: skip
+
+
 def _rows(text: Iterable[str], tags: Sequence[str]) -> Iterator[Point]:
     """Rows of annotated or plain CSV; every table may come with a header of its own."""
     header: dict[str, int] = {}
     times: dict[str, int] = {}
-    whole = False
+    read: Callable[[str], Any] = float
     fresh = True
     for row in csv.reader(text):
         if not row or row[0].startswith("#"):
@@ -233,14 +238,14 @@ def _rows(text: Iterable[str], tags: Sequence[str]) -> Iterator[Point]:
                 raise StreamOpsError(f"InfluxDB could not run the query ({row}); check its log.")
             when, what = header["_time"], header["_value"]
             places = [header.get(tag) for tag in tags]
-            whole = kinds[what] in ("long", "unsignedLong")
+            read = _VALUES.get(kinds[what], float)
             fresh = False
             continue
         stamp = row[when]
         if stamp not in times:
             times[stamp] = (datetime.fromisoformat(stamp) - _EPOCH) // _MILLISECOND
         names = tuple("" if place is None else row[place] for place in places)
-        yield times[stamp], names, int(row[what]) if whole else float(row[what])
+        yield times[stamp], names, read(row[what])
 
 
 def _moment(time_ms: int) -> datetime:

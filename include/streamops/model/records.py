@@ -124,6 +124,7 @@ class Deployment(Stored):
     logging: dict[str, str] = {}  # logger -> level, set at deploy
     resources: dict[str, Param] = {}  # cores, executor_memory, driver_memory; set at deploy
     library: LibraryUse | None = None
+    library_since: dict[str, Offsets] = {}  # stage -> where it stood when a restart of the cluster brought another one
     stages: dict[str, StageStart] = {}
 
 

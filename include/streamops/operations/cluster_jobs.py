@@ -211,7 +211,7 @@ def resume(context: StepContext, wanted: Collection[str], *, kept_by_master: boo
             checks.continues(job, record)  # of all, before any is named
     for job in coming:
         where, number = _offsets(context, job.job, job.before.launch), job.before.deployment
-        library = _on_library(context, job)
+        library = _on_library(context, job, where)
         steps.give(job, job.before.version, number, job.launch)
         leases.grant(context.ports.store, job.job, job.launch, number)
         named = Resumed(launch=job.launch, deployment=number, begins=where)
@@ -242,8 +242,12 @@ def running(context: StepContext) -> list[str]:
     return [record.job for record in claimed(context) if record.desired == "running"]
 
 
-def _on_library(context: StepContext, job: StepContext) -> str | None:
-    """Bring the job's deployment onto the library that the check accepted; nothing else of it changes."""
+def _on_library(context: StepContext, job: StepContext, stands: dict[str, Offsets]) -> str | None:
+    """Bring the job's deployment onto the library that the check accepted; nothing else of it changes.
+
+    Args:
+        stands: by stage, what it has read with the library before.
+    """
     store, wanted = context.ports.store, checked(context).library
     found = documents.read(store, keys.deployment(job.job, job.before.deployment), Deployment)
     used = found.value.library if found else None
@@ -251,7 +255,7 @@ def _on_library(context: StepContext, job: StepContext) -> str | None:
         return None
     old, new = found.value, libraries.load(store, *wanted.split("/")).use
     if used != new:
-        changed = old.model_copy(update={"library": new})
+        changed = old.model_copy(update={"library": new, "library_since": stands})
         documents.write(store, keys.deployment(job.job, old.number), changed, over=found.etag)
         context.say(f"{job.job}: library {used.label} -> {new.label}, artifact {old.artifact_sha256[:12]} as it was")
     return new.label

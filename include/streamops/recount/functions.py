@@ -11,17 +11,16 @@ from __future__ import annotations
 
 import json
 import tempfile
-from base64 import b64encode
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from streamops.clients.kafka import Ledger
-from streamops.model.definitions import Definition, InfluxSink, Param
+from streamops.model.definitions import EVERY, Definition, InfluxSink, Param
 from streamops.model.errors import DefinitionError, UnhealthyError
+from streamops.recount.held import Held, partitions
 from streamops.recount.reach import Reach
 from streamops.recount.report import Comparison, Measured, Nothing, moment
 from streamops.recount.values import Value
@@ -30,7 +29,9 @@ from streamops.spark import local_spark
 
 MOST = 3_000_000  # events of one stage: some minutes of local Spark, and half a gigabyte of files
 RUN_S = 1800.0
-Records = Mapping[str, tuple[Mapping[str, int], Mapping[str, int]]]  # source -> first and end offset by partition
+Offsets = Mapping[str, int]  # by partition
+Records = Mapping[str, tuple[Offsets, Offsets | None]]  # source -> first and end, which is None for all there is now
+Place = tuple[int, Tags]  # of a point: its time in milliseconds
 
 
 @dataclass(frozen=True)
@@ -60,48 +61,64 @@ class Range:
 
 
 def recount(
-    job: Job,
-    asked: Range,
-    reached: Reach,
-    ledger: Ledger,
-    topics: Mapping[str, str],
-    comparison: Callable[[InfluxSink, str], Comparison],
-) -> tuple[Measured, int]:
-    """Recount one stage with its function. Returns what was found, and how many records were read.
+    job: Job, asked: Range, reached: Reach, held: Held, comparison: Callable[[InfluxSink, str], Comparison]
+) -> tuple[list[Measured], int]:
+    """Recount one stage with its function. Returns what was found of each field, and how many events were read.
 
     Raises:
         DefinitionError: the function does not run as a batch query.
+        GoneError: what it has read is not there any more.
         UnhealthyError: local Spark does not work here.
     """
     sink = next(sink.influxdb for sink in job.definition.stages[asked.stage].sinks if sink.influxdb)
-    name = sink.field if not sink.fields else next(iter(sink.fields))
-    compared = comparison(sink, name)
-    count = sum(end[part] - start.get(part, 0) for start, end in asked.records.values() for part in end)
-    if count > MOST:
-        return _measured(compared, asked, nothing="too many events"), 0
-    if reached.joined and asked.whole_only:  # what is joined with events before the range would seem to be too much
-        return _measured(compared, asked, nothing="short range"), 0
-    told, points = _run(job, asked, reached, ledger, topics)
-    name, bound = compared.field, _bound_ms(asked, reached, told)
-    compared.explained = reached.windows is None
-    compared.from_ms = _from_ms(asked, reached, told, points)
+    known = () if sink.fields == EVERY else sink.fields or (sink.field,)
+    nothing = _too_much(job, asked, reached)
+    if nothing:
+        return [_measured(comparison(sink, name), asked, nothing=nothing) for name in known or EVERY], 0
+    told, points = _run(job, asked, reached, held)
+    bound, from_ms = _bound_ms(asked, reached, told), _from_ms(asked, reached, told, points)
+    compared = [comparison(sink, name) for name in known or sorted(points) or EVERY]
+    for one in compared:
+        one.explained, one.from_ms = reached.windows is None, from_ms
+        _compare(one, points.get(one.field, {}), bound)
+    if any(one.unexplained for one in compared):  # written and not committed, by events that came since
+        since = {
+            source: (start if reached.joined or end is None else end, None)
+            for source, (start, end) in asked.records.items()
+        }
+        _, later = _run(job, Range(asked.stage, since, asked.bound_ms), reached, held)
+        for one in compared:
+            for (time_ms, tags), expected in later.get(one.field, {}).items():
+                for value in (expected.value, *expected.others):
+                    one.explain(time_ms, tags, value)
+    nothing = None if any(one.compared for one in compared) else _nothing(asked, reached, told)
+    more = {"nothing": nothing, "late": told["late"], "closed_until": moment(bound)}
+    return [_measured(one, asked, **more) for one in compared], told["read"]
+
+
+def _too_much(job: Job, asked: Range, reached: Reach) -> Nothing | None:
+    """Why nothing is run, if it is not."""
+    sources = job.definition.sources
+    topics = [of for source, of in asked.records.items() if sources[source].kafka]
+    if sum(stop - start.get(part, 0) for start, end in topics for part, stop in (end or {}).items()) > MOST:
+        return "too many events"
+    # What is joined with events before the range would seem to be too much.
+    return "short range" if reached.joined and asked.whole_only else None
+
+
+def _compare(compared: Comparison, points: Mapping[Place, Expected], bound: int) -> None:
     for time_ms, window in groupby(sorted(key for key in points if key[0] <= bound), key=lambda key: key[0]):
         compared.add(Window(time_ms, False, {key[1]: points[key] for key in window}))
     compared.settle(bound, now=True)
-    if compared.unexplained:  # written and not committed, by events that came since
-        since = {
-            source: (start if reached.joined else end, ledger.end_offsets(topics[source]))
-            for source, (start, end) in asked.records.items()
-        }
-        later = Range(asked.stage, since, asked.bound_ms)
-        for (time_ms, tags), expected in _run(job, later, reached, ledger, topics)[1].items():
-            for value in (expected.value, *expected.others):
-                compared.explain(time_ms, tags, value)
-    nothing: Nothing | None = None
-    if not compared.compared:
-        nothing = "no event" if not told["events"] else "no closed window" if reached.windows else "no event counts"
-        nothing = "short range" if asked.whole_only and nothing != "no event counts" else nothing
-    return _measured(compared, asked, nothing=nothing, late=told["late"], closed_until=moment(bound)), count
+
+
+def _nothing(asked: Range, reached: Reach, told: Mapping[str, Any]) -> Nothing:
+    """Why nothing was compared."""
+    if told["events"] and reached.windows is None:
+        return "no event counts"
+    if asked.whole_only:
+        return "short range"
+    return "no closed window" if told["events"] else "no event"
 
 
 def _measured(compared: Comparison, asked: Range, **more: object) -> Measured:
@@ -116,29 +133,36 @@ def _bound_ms(asked: Range, reached: Reach, told: Mapping[str, Any]) -> int:
     return asked.bound_ms - reached.windows
 
 
-def _from_ms(asked: Range, reached: Reach, told: Mapping[str, Any], points: Mapping[tuple[int, Tags], Expected]) -> int:
+def _from_ms(
+    asked: Range, reached: Reach, told: Mapping[str, Any], points: Mapping[str, Mapping[Place, Expected]]
+) -> int:
     begun = 0
     if asked.whole_only and told["begun_ms"] is not None:
         begun = int(told["begun_ms"]) + (reached.windows or 0) + (reached.delay or 0) + 1
     elif asked.had_forerunner:
-        begun = min((time_ms for time_ms, _ in points), default=0)
+        begun = min((time_ms for found in points.values() for time_ms, _ in found), default=0)
     return max(begun, asked.after_ms + 1)
 
 
-def _run(
-    job: Job, asked: Range, reached: Reach, ledger: Ledger, topics: Mapping[str, str]
-) -> tuple[dict[str, Any], dict[tuple[int, Tags], Expected]]:
-    """What the function gives: numbers about its events, and the points that are right by time and tags."""
+def _run(job: Job, asked: Range, reached: Reach, held: Held) -> tuple[dict[str, Any], dict[str, dict[Place, Expected]]]:
+    """What the function gives: numbers about its events, and by field the points that are right.
+
+    The numbers are those of ``streamops_runtime.recompute``, and how many records were ``read``.
+    """
     with tempfile.TemporaryDirectory(dir=job.directory) as place:
-        private = Path(place)
-        files = {}
+        private, read = Path(place), 0
+        files, cut = {}, {}
         for number, (source, (start, end)) in enumerate(asked.records.items()):
             files[source] = str(Path(private.name) / f"{number}.tsv")
+            if not job.definition.sources[source].kafka:  # of these, parts may be read from their beginning
+                cut[source] = [number for part, number in partitions(end or {}).items() if start.get(part, 0)]
             with (job.directory / files[source]).open("w", encoding="ascii") as file:
-                file.writelines(_lines(ledger, topics[source], start, end))
+                for line in held.lines(source, start, end):
+                    file.write(line)
+                    read += 1
         request = job.directory / "request.json"
         definition = job.definition.model_dump(mode="json", by_alias=True, exclude_none=True)
-        body = {"definition": definition, "params": dict(job.params), "stage": asked.stage, "files": files,
+        body = {"definition": definition, "params": dict(job.params), "stage": asked.stage, "files": files, "cut": cut,
                 "delay_ms": reached.delay}  # fmt: skip
         request.write_text(json.dumps(body), encoding="utf-8")
         try:
@@ -150,41 +174,38 @@ def _run(
         raise DefinitionError(f"its function does not run as a batch query: {answer['error']}")
     if "told" not in answer:
         raise UnhealthyError(f"Local Spark could not recount (exit code {ran.code}): {ran.error}")
-    told = dict(answer["told"])
-    everything = _points(job, asked.stage, "all.jsonl")
-    if not told["late"]:
-        return told, {key: Expected(values[-1], tuple(values[:-1])) for key, values in everything.items()}
-    return told, dict(_either(everything, _points(job, asked.stage, "sure.jsonl")))
+    told = {**answer["told"], "read": read}
+    everything = _points(job, "all.jsonl")
+    if told["late"]:
+        return told, _either(everything, _points(job, "sure.jsonl"))
+    return told, {
+        name: {key: Expected(values[-1], tuple(values[:-1])) for key, values in found.items()}
+        for name, found in everything.items()
+    }
 
 
-def _lines(ledger: Ledger, topic: str, start: Mapping[str, int], end: Mapping[str, int]) -> Iterator[str]:
-    """Records as the process reads them: partition, offset, time, key and value, the last two in base64."""
-    for part, stop in end.items():
-        for messages in ledger.messages(topic, int(part), start.get(part, 0), stop):
-            for item in messages:
-                key, value = (b64encode(body).decode() if body else "" for body in (item.key(), item.value()))
-                yield f"{part}\t{item.offset()}\t{item.timestamp()[1]}\t{key}\t{value}\n"
-
-
-def _points(job: Job, stage: str, name: str) -> dict[tuple[int, Tags], list[Value]]:
-    """Points as the process has written them; several with one identity are each right."""
-    sink = next(sink.influxdb for sink in job.definition.stages[stage].sinks if sink.influxdb)
-    found: dict[tuple[int, Tags], list[Value]] = defaultdict(list)
+def _points(job: Job, name: str) -> dict[str, dict[Place, list[Value]]]:
+    """Points as the process has written them, by field; several with one identity are each right."""
+    found: dict[str, dict[Place, list[Value]]] = defaultdict(lambda: defaultdict(list))
     with (job.directory / name).open(encoding="utf-8") as file:
         for line in file:
             time_ms, tags, fields = json.loads(line)
-            value = fields.get(next(iter(sink.columns(fields)), ""))
-            if value is not None:
-                found[time_ms, tuple(tags)].append(value)
+            for field, value in fields.items():
+                found[field][time_ms, tuple(tags)].append(value)
     return found
 
 
 def _either(
-    everything: Mapping[tuple[int, Tags], list[Value]], sure: Mapping[tuple[int, Tags], list[Value]]
-) -> Iterable[tuple[tuple[int, Tags], Expected]]:
+    everything: Mapping[str, Mapping[Place, list[Value]]], sure: Mapping[str, Mapping[Place, list[Value]]]
+) -> dict[str, dict[Place, Expected]]:
     """What is right where some events may have been dropped as late: with them, without them, or in between."""
-    for key in everything.keys() | sure.keys():
-        values = [*sure.get(key, ()), *everything.get(key, ())]
-        numbers = all(isinstance(value, int | float) for value in values)
-        between = (min(values), max(values)) if numbers else None
-        yield key, Expected(sure[key][-1] if key in sure and key in everything else None, tuple(values), between)
+    found: dict[str, dict[Place, Expected]] = defaultdict(dict)
+    for field in everything.keys() | sure.keys():
+        every, known = everything.get(field, {}), sure.get(field, {})
+        for key in every.keys() | known.keys():
+            values = [*known.get(key, ()), *every.get(key, ())]
+            numbers = all(isinstance(value, int | float) for value in values)
+            between = (min(values), max(values)) if numbers else None
+            found[field][key] = Expected(known[key][-1] if key in known and key in every else None, tuple(values),
+                                         between)  # fmt: skip
+    return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from streamops.model.definitions import EVERY, Definition, milliseconds
+from streamops.model.definitions import Definition, milliseconds
 from streamops.versions.artifacts import ArtifactManifest
 from streamops.versions.fingerprints import Fingerprint, read
 
@@ -32,9 +32,14 @@ def reach(definition: Definition, stage: str, plan: Fingerprint | None) -> Reach
         return "there is no fingerprint of its plan"
     if definition.stages[stage].deterministic is False:
         return "its definition says that the same events do not always give the same rows (deterministic)"
-    others = [name for name in plan.sources if not definition.sources[name].kafka]
-    if others:
-        return f"source {', '.join(others)} is not a topic, so there is no ledger to read again"
+    read = {name: definition.sources[name] for name in plan.sources}
+    if stages := [name for name, source in read.items() if source.stage]:
+        return f"source {', '.join(stages)} is another stage, whose results are not kept"
+    pulled = [name for name, source in read.items() if not source.kafka]
+    if pulled and (plan.operators or plan.watermarks):
+        return f"the order in which it has read {', '.join(pulled)} is not known any more, and its state depends on it"
+    if untimed := [name for name in pulled if not read[name].event_time]:
+        return f"source {', '.join(untimed)} names no event_time, so what was read of it lately is not known"
     if [(item.kind, item.detail) for item in plan.operators] == [("join", "Inner")]:
         return Reach(
             None,
@@ -45,8 +50,6 @@ def reach(definition: Definition, stage: str, plan: Fingerprint | None) -> Reach
         if operator.kind == "aggregation" and operator.window and operator.window.kind != "session":
             continue
         return f"its state is more than windows ({operator.kind}), of which a batch query gives something else"
-    if any(sink.influxdb and sink.influxdb.fields == EVERY for sink in definition.stages[stage].sinks):
-        return "it writes every column that there is; name its fields"
     windows = [operator.window.size_us // 1000 for operator in plan.operators if operator.window]
     delays = [_length(item.delay) for item in plan.watermarks]
     known = [delay for delay in delays if delay is not None]

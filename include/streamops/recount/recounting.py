@@ -30,10 +30,12 @@ from streamops.model.errors import (
     UnhealthyError,
     UnreachableError,
 )
+from streamops.model.manifest import Manifest
 from streamops.model.records import Deployment, Offsets, RefusedPoint, ResultsPosition
 from streamops.recount import functions
 from streamops.recount.events import EventReader, Events
 from streamops.recount.functions import Range
+from streamops.recount.held import GoneError, Held
 from streamops.recount.kept import Each, counted
 from streamops.recount.reach import Reach, reach
 from streamops.recount.report import Comparison, Measured, Nothing, Report, moment, verdict
@@ -256,7 +258,8 @@ def recount_job(
     definition = manifest.definition
     with closing(Ledger(settings)) as ledger, closing(Points(settings, timeout_s=60)) as points:
         plans_of = fingerprints.read(manifest.fingerprints, definition.stages)
-        planner = _Planner(store, ledger, deployment, definition, since or {}, after or {}, plans_of)
+        held = Held(ledger, definition, deployment.topics)
+        planner = _Planner(store, held, deployment, since or {}, after or {}, plans_of)
         aside = [item for _, item in quarantine.read(store, job)]
         offsets: dict[str, dict[str, tuple[int, int]]] = {}
         events = malformed = ahead = 0
@@ -264,7 +267,7 @@ def recount_job(
         results = list(planner.waiting)
         for source, of_source in plans.items():
             start, end = _range(of_source)
-            topic = planner.topic(source)
+            topic = held.place(source)
             blocks = ledger.read_blocks(topic, start, end)
             try:
                 reader, count, measured = recount_source(
@@ -285,26 +288,28 @@ def recount_job(
             with _unpacked(store, manifest, deployment) as of_job:
                 for asked, reached in planner.functions:
                     try:
-                        item, count = functions.recount(
+                        found, count = functions.recount(
                             of_job,
                             asked,
                             reached,
-                            ledger,
-                            {source: planner.topic(source) for source in asked.records},
+                            held,
                             lambda sink, name, stage=asked.stage: _comparison(  # type: ignore[misc]
                                 points, stage, sink, sink.tags, name, aside
                             ),
                         )
+                    except GoneError as error:
+                        planner.left_out[asked.stage] = str(error)
+                        continue
                     except (DefinitionError, NotFoundError, UnhealthyError) as error:
                         planner.damaged[asked.stage] = str(error)
                         continue
                     events += count
                     offsets |= {
-                        source: {part: (start.get(part, 0), end[part]) for part in end}
+                        source: {part: (start.get(part, 0), stop) for part, stop in (end or {}).items()}
                         for source, (start, end) in asked.records.items()
                         if source not in offsets
                     }
-                    results.append(item)
+                    results.extend(found)
     clean, reason = verdict(tuple(results), planner.damaged, planner.left_out)
     return Report(
         job=job,
@@ -332,9 +337,8 @@ class _Planner:
     """
 
     store: ObjectStore
-    ledger: Ledger
+    held: Held
     deployment: Deployment
-    definition: Definition
     since: Offsets
     after: Mapping[str, int]
     fingerprints: Mapping[str, Fingerprint | None] = field(default_factory=dict)
@@ -342,6 +346,11 @@ class _Planner:
     left_out: dict[str, str] = field(default_factory=dict)
     damaged: dict[str, str] = field(default_factory=dict)
     waiting: list[Measured] = field(default_factory=list)
+
+    @property
+    def definition(self) -> Definition:
+        """Of the deployment."""
+        return self.held.definition
 
     def plans(self, wanted: set[str]) -> dict[str, list[StagePlan]]:
         """By source, of the wanted measurements or all."""
@@ -398,8 +407,16 @@ class _Planner:
     def _range(self, name: str, reached: Reach, tails: list[tuple[str, checkpoints.Tail]]) -> Range:
         """What the function of a stage is run over. Raises as ``_plan``."""
         self._written(tails, reached.windows is not None)
-        ((_, tail),) = tails  # it reads topics only
-        spans = {source: self._span(name, source, end) for source, end in tail.offsets.items()}
+        ((_, tail),) = tails  # it reads no other stage
+        # Where windows are kept through a change of the code, what they hold is the same.
+        own = {} if reached.windows is not None or reached.joined else self._own_code(name)
+        since = {source: _later(self.since.get(source, {}), own.get(source, {})) for source in tail.offsets}
+        spans = {
+            source: self._span(name, source, end, since[source])
+            if self.definition.sources[source].kafka
+            else self._newest(name, source, end, since[source])
+            for source, end in tail.offsets.items()
+        }
         return Range(
             name,
             {source: (span.start, span.end) for source, span in spans.items()},
@@ -452,10 +469,10 @@ class _Planner:
         """
         job = self.deployment.job
         topic = keys.results_topic(job, stage)
-        end = self.ledger.end_offsets(topic)["0"]
+        end = self.held.ledger.end_offsets(topic)["0"]
 
         def over(position: ResultsPosition) -> int:
-            waiting = (item for some in self.ledger.messages(topic, 0, position.offset, end) for item in some)
+            waiting = (item for some in self.held.ledger.messages(topic, 0, position.offset, end) for item in some)
             return sum(
                 position.counts(item.offset() or 0, item.value() or b"")
                 and results.time_ms(item.key() or b"0") <= until_ms
@@ -471,18 +488,38 @@ class _Planner:
                 "whether the job runs and its sink answers, and recount again."
             )
 
-    def topic(self, source: str) -> str:
-        """Where the deployment reads a source."""
-        return self.deployment.topics.get(source, self.definition.sources[source].address)
+    def _own_code(self, stage: str) -> Offsets:
+        """From where on the function that runs now gave a stage's points: what it read before, another one has seen."""
+        found, begin = self.deployment, dict[str, dict[str, int]]()
+        if found.library_since:
+            return found.library_since.get(stage, {})
+        while found.from_snapshot:
+            job, _, name = found.from_snapshot.rpartition("/")
+            manifest = documents.find(self.store, keys.manifest(job, name), Manifest)
+            if manifest is None or stage not in manifest.stages:
+                return begin
+            begin, number = manifest.stages[stage].offsets, found.from_deployment
+            before = documents.find(self.store, keys.deployment(found.job, number), Deployment) if number else None
+            if before is None or before.library_since or _code(before) != _code(found):
+                return begin
+            found = before
+        return {}
 
-    def _span(self, stage: str, source: str, end: Mapping[str, int]) -> Span:
+    def _newest(self, stage: str, source: str, end: Mapping[str, int], since: Mapping[str, int]) -> Span:
+        """Of files and a web service, what was read lately."""
+        began = self.deployment.stages.get(stage)
+        own = began.offsets.get(source, {}) if began else {}
+        start = self.held.newest(source, _later(own, since), end)
+        return Span(start, end, whole_only=any(start.values()))
+
+    def _span(self, stage: str, source: str, end: Mapping[str, int], since: Mapping[str, int] | None = None) -> Span:
         began = self.deployment.stages.get(stage)
         own = (began.offsets.get(source) if began else None) or None
         if own is None and self.definition.sources[source].start == "earliest":
             own = {}
         before = began.moved.get(source) if began else None
-        kept = self.ledger.beginning_offsets(self.topic(source))
-        return span(stage, own, kept, end, self.since.get(source), before)
+        kept = self.held.ledger.beginning_offsets(self.held.place(source))
+        return span(stage, own, kept, end, since or self.since.get(source), before)
 
     def _had_forerunner(self, stage: str) -> bool:
         """Whether a stage of this name ran before the deployment in which the present state began."""
@@ -490,6 +527,16 @@ class _Planner:
         numbers = range(1, began.since_deployment if began else 1)
         earlier = (documents.find(self.store, keys.deployment(self.deployment.job, n), Deployment) for n in numbers)
         return any(found is not None and stage in found.stages for found in earlier)
+
+
+def _code(deployment: Deployment) -> tuple[object, ...]:
+    """What a deployment runs, with what was set for it."""
+    return deployment.artifact_sha256, deployment.library, deployment.params
+
+
+def _later(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
+    """Of each partition, the higher offset."""
+    return {part: max(one.get(part, 0), other.get(part, 0)) for part in one.keys() | other.keys()}
 
 
 def span(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import field as field_
 from datetime import UTC, datetime
@@ -92,6 +93,14 @@ class Report(_Model):
         return bool(self.damaged) or any(item.off for item in self.measurements)
 
 
+def labels(measurements: Sequence[Measured]) -> list[str]:
+    """What each is called: by its measurement, with the field where several are compared."""
+    several = Counter(item.stage for item in measurements)
+    return [
+        f"{item.measurement}.{item.field}" if several[item.stage] > 1 else item.measurement for item in measurements
+    ]
+
+
 def verdict(
     measurements: tuple[Measured, ...],
     damaged: Mapping[str, str] | None = None,
@@ -106,11 +115,15 @@ def verdict(
         damaged: of each stage that should have been recounted and could not be, why.
         left_out: of each stage that cannot be recounted, why.
     """
-    off = [f"{item.measurement} has {item.off:,} points that are off" for item in measurements if item.off]
+    named = zip(labels(measurements), measurements, strict=True)
+    off = [f"{name} has {item.off:,} points that are off" for name, item in named if item.off]
     off += [f"{stage} could not be recounted: {why}" for stage, why in (damaged or {}).items()]
     if off:
         return False, "; ".join(off)
-    compared = sum(item.expected for item in measurements)
+    of_stages: dict[str, tuple[int, int]] = {}  # a point has all fields of its stage
+    for item in measurements:
+        of_stages[item.stage] = max(of_stages.get(item.stage, (0, 0)), (item.expected, item.refused))
+    compared, refused = (sum(numbers) for numbers in zip(*of_stages.values(), strict=True)) if of_stages else (0, 0)
     nothing = {item.stage: WORDS[item.nothing] for item in measurements if item.nothing}
     if not compared:
         why = nothing or dict(left_out or {})
@@ -119,7 +132,6 @@ def verdict(
     if missed := [item for item in measurements if item.nothing and item.nothing != "short range"]:
         told = "; ".join(f"{item.stage}: {nothing[item.stage]}" for item in missed)
         return False, f"nothing of some stages was compared ({told}); the {compared:,} points of the others are right"
-    refused = sum(item.refused for item in measurements)
     aside = f"; {refused:,} were refused by InfluxDB and are in the quarantine" if refused else ""
     return True, f"all {compared - refused:,} points are as the ledger says{aside}"
 
