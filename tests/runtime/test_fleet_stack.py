@@ -14,6 +14,7 @@ from fresh_fleet import TRIGGER_S, Fleet
 from fresh_job import wait_for
 from streamops.cli.logs import Executors
 from streamops.model.records import DriverStatus
+from streamops.recount.recounting import recount_job
 from streamops.settings import Settings
 from streamops.store.joblogs import Reader
 from support import Operator, pythons
@@ -49,6 +50,9 @@ def _story(fleet: Fleet, operator: Operator) -> None:
             # Case 1: a logging step is added; what comes meanwhile is read afterwards. Polls are logged no more.
             quiet = {"version": "v2", "snapshot": "my-snapshot", "standby": False, "logging": {"source.beta": "INFO"}}
             update = operator.run("upgrade_job", fleet.name, **quiet)
+            counted = update.facts("recount")  # by the runbook, from the files and the service themselves
+            assert counted["clean"], counted["reason"]
+            assert {item["field"] for item in counted["measurements"]} >= {"latitude", "longitude", "fleet"}
             wait_for(lambda: fleet.messages("sink.vehicles", update.id), WAIT_S, "a logged ping")
             assert fleet.messages("sink.vehicles", update.id)[0].startswith("SAVING PING: ")
         # Beta is away, alpha continues, and a file of bad lines is of no consequence.
@@ -85,6 +89,13 @@ def _story(fleet: Fleet, operator: Operator) -> None:
             assert time.monotonic() - began > 4 * TRIGGER_S  # the fifth may have been the next to come
     found = fleet.recounted()
     assert found.clean, found
+    with fleet.simulator("beta", vehicles=0):
+        report = recount_job(fleet.settings, fleet.store, fleet.name)
+    assert report.clean, report
+    assert {item.by for item in report.measurements} == {"functions"}
+    assert report.measurements[0].expected > 30
+    report = recount_job(fleet.settings, fleet.store, fleet.name)  # while nobody answers for beta
+    assert "cannot be asked from here" in report.left_out["vehicles"]
     # Both sources move: the files with what was read of them to another directory, the service to another address.
     fleet.move()
     again = {"version": "v2", "snapshot": "moved", "standby": False, "addresses": fleet.addresses}

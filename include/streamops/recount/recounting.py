@@ -377,7 +377,7 @@ class _Planner:
             if wanted and sink.measurement not in wanted:
                 self.left_out[name] = "it was not asked for"
                 continue
-            plan: StagePlan | Range | None = None
+            plan: StagePlan | Range | str | None = None
             try:
                 tails = list(self._tails(name, prefix))
                 if tails and spec:
@@ -391,6 +391,8 @@ class _Planner:
                 self.waiting.append(
                     Measured(stage=name, measurement=sink.measurement, young=self._young(name), nothing="not begun")
                 )
+            elif isinstance(plan, str):
+                self.left_out[name] = plan
             elif isinstance(plan, Range):
                 assert isinstance(reached, Reach)
                 self.functions.append((plan, reached))
@@ -404,8 +406,8 @@ class _Planner:
             if self.definition.stages[read].realtime:
                 self._await_results(read, (tail.watermark_ms or 0) if windows else _FAR)
 
-    def _range(self, name: str, reached: Reach, tails: list[tuple[str, checkpoints.Tail]]) -> Range:
-        """What the function of a stage is run over. Raises as ``_plan``."""
+    def _range(self, name: str, reached: Reach, tails: list[tuple[str, checkpoints.Tail]]) -> Range | str:
+        """What the function of a stage is run over, or why there is nothing. Raises as ``_plan``."""
         self._written(tails, reached.windows is not None)
         ((_, tail),) = tails  # it reads no other stage
         # Where windows are kept through a change of the code, what they hold is the same.
@@ -417,6 +419,8 @@ class _Planner:
             else self._newest(name, source, end, since[source])
             for source, end in tail.offsets.items()
         }
+        if own and all(_later(span.start, span.end) == span.start for span in spans.values()):
+            return "nothing has come since the code that runs now took over"
         return Range(
             name,
             {source: (span.start, span.end) for source, span in spans.items()},
