@@ -85,8 +85,9 @@ def _story(fleet: Fleet, operator: Operator) -> None:
             )
             wait_for(lambda: len(_readers(fleet)) == 2, WAIT_S, "files of alpha read on two members")
             commits, began = _commits(fleet), time.monotonic()
-            wait_for(lambda: _commits(fleet) >= commits + 5, WAIT_S, "five commits")
-            assert time.monotonic() - began > 4 * TRIGGER_S  # the fifth may have been the next to come
+            wait_for(lambda: _commits(fleet) >= commits + 6, WAIT_S, "six commits")
+            # The sixth may have been the next to come, and each a little sooner or later than its time.
+            assert time.monotonic() - began > 4 * TRIGGER_S
     found = fleet.recounted()
     assert found.clean, found
     with fleet.simulator("beta", vehicles=0):
