@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -92,12 +93,32 @@ def announced(airflow: Airflow, uri: str) -> list[str]:
     return [event["extra"].get("snapshot") for event in events if event["uri"] == uri]
 
 
+def answered(airflow: Airflow, run_id: str, task: str, option: str) -> dict[str, Any]:
+    """What a task asks a person, once it does; the answer is given as on Airflow's page *Required Actions*."""
+    place = f"/api/v2/dags/{RELEASE}/dagRuns/{run_id}"
+
+    def questions() -> list[dict[str, Any]]:
+        return airflow._call("GET", f"{place}/hitlDetails", params={"response_received": False})["hitl_details"]
+
+    wait_for(questions, RUN_S, f"the question of {task}")
+    (question,) = questions()
+    said = airflow._call(
+        "PATCH", f"{place}/taskInstances/{task}/-1/hitlDetails", json={"chosen_options": [option], "params_input": {}}
+    )
+    assert said["chosen_options"] == [option]
+    return question
+
+
 def test_an_asset_starts_a_pipeline_that_deploys_snapshots_and_upgrades(airflow, job):
     (campaigns,) = airflow._call("GET", "/api/v2/assets", params={"uri_pattern": "s3://marketing/campaigns"})["assets"]
     before = runs(airflow, RELEASE)
     airflow._call("POST", "/api/v2/assets/events", json={"asset_id": campaigns["id"]})
     wait_for(lambda: runs(airflow, RELEASE) - before, RUN_S, "the run that the asset starts")
     (started,) = runs(airflow, RELEASE) - before
+    asked = answered(airflow, started, "approve", "Approve")
+    assert asked["subject"] == f"Upgrade {job.name} to v2?"
+    assert "avg_1s: kept" in asked["body"]
+    assert job.runs("v1")  # while nobody had decided
     run = ended(airflow, airflow.run(RELEASE, started), 2 * RUN_S)
     assert run.state == "success", told(airflow, run)
     (kept, upgraded) = (airflow.xcom(RELEASE, run.run_id, task) for task in ("snapshot", "upgrade"))

@@ -53,7 +53,7 @@ def test_the_examples_can_be_read():
     bag = DagBag(str(REPOSITORY / "docs" / "examples"))
     assert not bag.import_errors
     order = [task.task_id for task in bag.dags["release_clicks"].topological_sort()]
-    assert order == ["load_campaigns", "deploy", "snapshot", "upgrade", "report"]
+    assert order == ["load_campaigns", "deploy", "snapshot", "verdict", "approve", "upgrade", "report"]
     assert set(bag.dags["rehearse_clicks"].task_ids) == {"keep", "rehearse", "end"}
 
 

@@ -12,7 +12,9 @@ from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
 from streamops.model.errors import RefusedError, StreamOpsError
+from streamops.model.owner import Owner
 from streamops.operations.engine import Engine
+from streamops.operations.follow import request
 from streamops.settings import Settings
 from streamops.spark.submitter import SparkSubmitter
 from streamops.store.object_store import ObjectStore
@@ -22,7 +24,6 @@ from streamops_airflow import runs
 if TYPE_CHECKING:
     from airflow.sdk import Connection, Context
 
-    from streamops.model.owner import Owner
     from streamops.spark.submission import Submission
 
 # A task's log is the operation's audit; what the client says of its connections does not belong there.
@@ -215,6 +216,23 @@ class StreamOpsHook(BaseHook):
             submit: puts a driver on the cluster; left out where the task starts none.
         """
         return self.engine(say, runs.finished(context), submit, runs.fence(context), runs.forgotten(context))
+
+    def preview(self, runbook: str, **asked: Any) -> list[str]:
+        """What a runbook would say to a request before it touches anything, such as the verdict on each stage's state.
+
+        Args:
+            asked: the fields of the runbook's form.
+
+        Returns:
+            One line for each thing, for a log or for a person who is to decide.
+
+        Raises:
+            StreamOpsError: it would refuse the request; the message says why.
+        """
+        said: list[str] = []
+        engine = self.engine(said.append, finished=lambda owner: None)
+        engine.preview(request(runbook, **asked), Owner(kind="airflow"))
+        return said
 
     def watcher(self) -> Engine:
         """An engine that only looks, in the triggerer."""
