@@ -16,6 +16,8 @@ from demos.fleet.simulators import simulator
 from fresh_job import wait_for
 from streamops.clients.influx import Points
 from streamops.model.records import DriverStatus
+from streamops.recount.recounting import recount_job
+from streamops.recount.report import Report
 from streamops.settings import REPOSITORY, Settings
 from streamops.store import jobs
 from streamops.store.joblogs import Reader
@@ -89,6 +91,18 @@ class Fleet:
         with self.simulator("beta", vehicles=0):
             wait_for(lambda: self.recount(plain).missing == 0, 270, "every ping as a point")
             return self.recount(plain)
+
+    def report(self) -> Report:
+        """What the recount of StreamOps says, once beta answers, who gives out nothing new."""
+        found: list[Report] = []
+
+        def compared() -> bool:
+            found.append(recount_job(self.settings, self.store, self.name))
+            return bool(found[-1].measurements)
+
+        with self.simulator("beta", vehicles=0):
+            wait_for(compared, 270, "what beta has given out")
+        return found[-1]
 
     def saved(self) -> int:
         found = self.recount()

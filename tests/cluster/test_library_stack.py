@@ -105,11 +105,15 @@ def test_jobs_come_back_on_the_new_library_and_their_artifacts_stay_as_they_were
         after = deployments()
         assert [found.library.label for found in after] == ["fleet_types/v2"] * 2
         for fleet, old, new in zip(fleets, before, after, strict=True):
-            assert new == old.model_copy(update={"library": new.library})
+            assert new == old.model_copy(update={"library": new.library, "library_since": new.library_since})
+            assert set(new.library_since["vehicles"]) == {"alpha", "beta"}
             published = artifacts.load_manifest(store, fleet.name, "v1")
             hashes = (published.artifact_sha256, published.runtime_sha256)
             assert (new.artifact_sha256, new.runtime_sha256) == hashes
     for fleet, old in zip(fleets, plain, strict=True):
         found = fleet.recounted(old)
         assert found.clean, found
+        report = fleet.report()  # of what has come since there are codes: what the library before gave has none
+        assert report.clean, report
+        assert "obd_codes" in {item.field for item in report.measurements}
         run("cancel_job", job=fleet.name)

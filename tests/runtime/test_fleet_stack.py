@@ -90,8 +90,7 @@ def _story(fleet: Fleet, operator: Operator) -> None:
             assert time.monotonic() - began > 4 * TRIGGER_S
     found = fleet.recounted()
     assert found.clean, found
-    with fleet.simulator("beta", vehicles=0):
-        report = recount_job(fleet.settings, fleet.store, fleet.name)
+    report = fleet.report()
     assert report.clean, report
     assert {item.by for item in report.measurements} == {"functions"}
     assert report.measurements[0].expected > 30
