@@ -77,6 +77,19 @@ def test_it_writes_the_asked_number_at_the_asked_rate_and_says_so(
     assert "30000 sent at" in output
 
 
+def test_the_rate_that_it_says_is_the_one_that_the_broker_sees(
+    stack: Settings, ledger: Ledger, topic: str, tmp_path: Path
+) -> None:
+    ledger.ensure_topic(topic, 1, {"message.timestamp.type": "LogAppendTime"})  # the broker's clock, not the trades'
+    status = tmp_path / "rate.json"
+    process = start(stack, topic, "--count", "60000", "--rate", "10000", "--status", str(status))
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, output
+    taken = [row[2] for row in ledger.read(topic, {"0": 0}, {"0": 60_000})]
+    seen = 60_000 / ((taken[-1] - taken[0]) / 1000)
+    assert json.loads(status.read_text())["rate"] == pytest.approx(seen, rel=0.1)
+
+
 def test_thousands_of_symbols_trade_on_request(stack: Settings, ledger: Ledger, topic: str) -> None:
     process = start(stack, topic, "--count", "20000", "--rate", "20000", "--symbols", "3000")
     output, _ = process.communicate(timeout=60)
