@@ -258,7 +258,9 @@ stages:
 
 
 @pytest.mark.full
-def test_each_field_of_what_files_hold_is_compared_from_where_all_of_them_are_read(tmp_path: Path) -> None:
+def test_each_field_of_what_files_hold_is_compared_from_where_all_of_them_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of ``a`` only the end is read again, so no earlier point is looked at; what is not committed is explained."""
     lines = {
         "a.csv": ["a,1,x,1000", "a,2,y,2000", "a,3,z,5000", "a,4,w,6000"],
@@ -291,6 +293,10 @@ def test_each_field_of_what_files_hold_is_compared_from_where_all_of_them_are_re
     speed, note = sorted(found, key=lambda item: item.field, reverse=True)
     assert (speed.expected, speed.missing, speed.wrong, speed.unexpected) == (2, 0, 1, 1), speed.examples
     assert (note.expected, note.missing, note.wrong, note.unexpected) == (2, 1, 0, 0), note.examples
+    monkeypatch.setattr(functions, "MOST", 7)  # values: one field of so many events
+    (only,), _ = functions.recount(job, asked, Reach(None, None), held, comparison)
+    assert only.field == "speed"
+    assert "note of its fields are not compared" in only.notes[1]
     (directory / "a.csv").write_text("")
     with pytest.raises(GoneError, match=r"a\.csv in .* has 0 bytes"):
         functions.recount(job, asked, Reach(None, None), held, comparison)

@@ -27,7 +27,7 @@ from streamops.recount.values import Value
 from streamops.recount.windows import Expected, Tags, Window
 from streamops.spark import local_spark
 
-MOST = 3_000_000  # events of one stage: some minutes of local Spark, and half a gigabyte of files
+MOST = 3_000_000  # events of one stage, and values: some minutes of local Spark, and half a gigabyte of files
 RUN_S = 1800.0
 Offsets = Mapping[str, int]  # by partition
 Records = Mapping[str, tuple[Offsets, Offsets | None]]  # source -> first and end, which is None for all there is now
@@ -77,7 +77,8 @@ def recount(
         return [_measured(comparison(sink, name), asked, nothing=nothing) for name in known or EVERY], 0
     told, points = _run(job, asked, reached, held)
     bound, from_ms = _bound_ms(asked, reached, told), _from_ms(asked, reached, told, points)
-    compared = [comparison(sink, name) for name in known or sorted(points) or EVERY]
+    left = told["left"]
+    compared = [comparison(sink, name) for name in known or sorted(points) or EVERY if name not in left]
     for one in compared:
         one.explained, one.from_ms = reached.windows is None, from_ms
         _compare(one, points.get(one.field, {}), bound)
@@ -93,7 +94,8 @@ def recount(
                     one.explain(time_ms, tags, value)
     nothing = None if any(one.compared for one in compared) else _nothing(asked, reached, told)
     more = {"nothing": nothing, "late": told["late"], "closed_until": moment(bound)}
-    return [_measured(one, asked, **more) for one in compared], told["read"]
+    notes = (f"{', '.join(sorted(left))} of its fields are not compared, among so many events",) if left else ()
+    return [_measured(one, asked, notes, **more) for one in compared], told["read"]
 
 
 def _too_much(job: Job, asked: Range, reached: Reach) -> Nothing | None:
@@ -121,9 +123,9 @@ def _nothing(asked: Range, reached: Reach, told: Mapping[str, Any]) -> Nothing:
     return "no closed window" if told["events"] else "no event"
 
 
-def _measured(compared: Comparison, asked: Range, **more: object) -> Measured:
-    notes = ("computed with the job's own function as a batch query, so its function is not checked, only its stream",)
-    return compared.result(by="functions", young=asked.young, notes=notes, **more)
+def _measured(compared: Comparison, asked: Range, notes: tuple[str, ...] = (), **more: object) -> Measured:
+    how = "computed with the job's own function as a batch query, so its function is not checked, only its stream"
+    return compared.result(by="functions", young=asked.young, notes=(how, *notes), **more)
 
 
 def _bound_ms(asked: Range, reached: Reach, told: Mapping[str, Any]) -> int:
@@ -147,7 +149,8 @@ def _from_ms(
 def _run(job: Job, asked: Range, reached: Reach, held: Held) -> tuple[dict[str, Any], dict[str, dict[Place, Expected]]]:
     """What the function gives: numbers about its events, and by field the points that are right.
 
-    The numbers are those of ``streamops_runtime.recompute``, and how many records were ``read``.
+    The numbers are those of ``streamops_runtime.recompute``, how many records were ``read``, and the fields that are
+    ``left`` out, because there are too many values.
     """
     with tempfile.TemporaryDirectory(dir=job.directory) as place:
         private, read = Path(place), 0
@@ -174,25 +177,34 @@ def _run(job: Job, asked: Range, reached: Reach, held: Held) -> tuple[dict[str, 
         raise DefinitionError(f"its function does not run as a batch query: {answer['error']}")
     if "told" not in answer:
         raise UnhealthyError(f"Local Spark could not recount (exit code {ran.code}): {ran.error}")
-    told = {**answer["told"], "read": read}
-    everything = _points(job, "all.jsonl")
+    most = max(1, MOST // max(1, read))
+    everything, left = _points(job, "all.jsonl", most)
+    told = {**answer["told"], "read": read, "left": left}
     if told["late"]:
-        return told, _either(everything, _points(job, "sure.jsonl"))
+        return told, _either(everything, _points(job, "sure.jsonl", most)[0])
     return told, {
         name: {key: Expected(values[-1], tuple(values[:-1])) for key, values in found.items()}
         for name, found in everything.items()
     }
 
 
-def _points(job: Job, name: str) -> dict[str, dict[Place, list[Value]]]:
-    """Points as the process has written them, by field; several with one identity are each right."""
+def _points(job: Job, name: str, most: int) -> tuple[dict[str, dict[Place, list[Value]]], set[str]]:
+    """Points as the process has written them, by field; several with one identity are each right.
+
+    Args:
+        most: fields that are kept; the names of the others come beside them.
+    """
     found: dict[str, dict[Place, list[Value]]] = defaultdict(lambda: defaultdict(list))
+    left: set[str] = set()
     with (job.directory / name).open(encoding="utf-8") as file:
         for line in file:
             time_ms, tags, fields = json.loads(line)
             for field, value in fields.items():
-                found[field][time_ms, tuple(tags)].append(value)
-    return found
+                if field in found or len(found) < most:
+                    found[field][time_ms, tuple(tags)].append(value)
+                else:
+                    left.add(field)
+    return found, left
 
 
 def _either(

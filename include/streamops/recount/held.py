@@ -21,7 +21,7 @@ from streamops.clients.kafka import Ledger
 from streamops.model.definitions import Definition, Http
 from streamops.model.errors import StreamOpsError
 
-MOST_BYTES = 32 << 20  # of all files of a source together, those that were read last
+MOST_BYTES = 8 << 20  # of all files of a source together, those that were read last
 MOST_RECORDS = 50_000  # of a web service
 ANSWER_S = 30.0
 LONGEST_LINE = 16 << 20  # bytes; the job leaves out what is longer
