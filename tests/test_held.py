@@ -109,7 +109,9 @@ def service() -> Iterator[Service]:
     server.server_close()
 
 
-def test_records_of_a_service_are_asked_for_answer_by_answer(definition: Definition, service: Service) -> None:
+def test_records_of_a_service_are_asked_for_answer_by_answer(
+    definition: Definition, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found = Held(NO_LEDGER, definition, {"service": f"http://127.0.0.1:{service.server_port}/pings"})
     service.records = [{"sequence": number, "car": "a"} for number in (1, 2, 3, 5, 6, 7, 8, 9)]
 
@@ -121,6 +123,12 @@ def test_records_of_a_service_are_asked_for_answer_by_answer(definition: Definit
     assert numbers(6, None) == [7, 8, 9]
     with pytest.raises(GoneError, match="has no records after 9, and 12 was read"):
         numbers(6, 12)
+    monkeypatch.setattr(held, "MOST_RECORDS", 2)
+    assert numbers(1, None) == [2, 3, 5]  # an answer has three
+    monkeypatch.setattr(held, "MOST_ANSWER", 30)
+    with pytest.raises(GoneError, match="larger or slower"):
+        numbers(0, 7)
+    monkeypatch.undo()
     service.records = {"error": "no"}
     with pytest.raises(GoneError, match="answers with dict"):
         numbers(0, 1)

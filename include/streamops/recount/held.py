@@ -23,7 +23,8 @@ from streamops.model.errors import StreamOpsError
 
 MOST_BYTES = 8 << 20  # of all files of a source together, those that were read last
 MOST_RECORDS = 50_000  # of a web service
-ANSWER_S = 30.0
+ANSWER_S = 30.0  # for the whole of an answer
+MOST_ANSWER = 64 << 20  # bytes
 LONGEST_LINE = 16 << 20  # bytes; the job leaves out what is longer
 
 
@@ -138,9 +139,10 @@ def _rest(file: BinaryIO) -> bool:
 
 
 def _of_service(url: str, of: Http, last: int, end: int | None) -> Iterator[bytes]:
-    """Records after ``last``, each with a higher number than the one before."""
+    """Records after ``last``, each with a higher number than the one before; without an end, the next ones."""
+    most = last + MOST_RECORDS  # a service may give records faster than they are read
     with httpx.Client(timeout=ANSWER_S, trust_env=False) as client:
-        while end is None or last < end:
+        while last < (most if end is None else end):
             found = _answer(client, url, {"since": last, "limit": of.limit})
             fresh = [(number, record) for record in found if (number := _number(record, of.sequence)) > last]
             if not fresh and end is not None:
@@ -155,9 +157,16 @@ def _of_service(url: str, of: Http, last: int, end: int | None) -> Iterator[byte
 
 
 def _answer(client: httpx.Client, url: str, asked: Mapping[str, int]) -> list[Any]:
+    deadline, body = time.monotonic() + ANSWER_S, bytearray()
     try:
-        found = client.get(url, params=dict(asked)).raise_for_status().json()
-    except (httpx.HTTPError, ValueError) as error:
+        with client.stream("GET", url, params=dict(asked)) as answer:
+            answer.raise_for_status()
+            for part in answer.iter_bytes():
+                body += part
+                if len(body) > MOST_ANSWER or time.monotonic() > deadline:
+                    raise GoneError(f"{url} gives an answer that is larger or slower than a job would take")
+        found = json.loads(body)
+    except (httpx.HTTPError, ValueError, RecursionError) as error:
         raise GoneError(f"{url} cannot be asked from here ({type(error).__name__}: {error})") from error
     if not isinstance(found, list):
         raise GoneError(f"{url} answers with {type(found).__name__}, and not with an array")
