@@ -312,6 +312,7 @@ class History:
         faults = [line for line in self.lines if line["what"] == "fault"]
         failed = sum(line["outcome"] != "success" for line in operations)
         counts = f"{len(operations)} operations, of which {failed} did not succeed; {len(faults)} faults"
-        text = "\n".join([f"# {title}", "", verdict, "", counts, "", *map(self.text, self.lines), ""])
+        told = ["```", *map(self.text, self.lines), "```"]
+        text = "\n".join([f"# {title}", "", verdict, "", counts, "", *told, ""])
         (self.directory / "report.md").write_text(text, encoding="utf-8")
         return text
