@@ -6,7 +6,6 @@ import json
 import time
 import uuid
 from collections.abc import Iterator
-from typing import Any
 
 import confluent_kafka
 import pytest
@@ -18,6 +17,7 @@ from streamops.model.errors import NotFoundError
 from streamops.model.records import Deployment, ResultsPosition, now
 from streamops.model.results import mark
 from streamops.operations.feeding import Feeds
+from streamops.recount.held import Held
 from streamops.recount.recounting import _Planner
 from streamops.store import documents, keys
 from streamops.store.object_store import ObjectStore
@@ -83,8 +83,7 @@ def test_a_snapshot_takes_what_waits_while_the_rest_is_written_and_deleted(busy:
 
 def test_a_recount_waits_for_what_is_written_and_deleted_meanwhile(busy: Busy) -> None:
     name = busy.position.job
-    ledger: Any = busy
-    planner = _Planner(busy.store, ledger, deployment(name), parse(JOB.format(name=name)), {}, {})
+    planner = _Planner(busy.store, Held(busy, parse(JOB.format(name=name)), {}), deployment(name), {}, {})
     began = time.monotonic()
     planner._await_results("second", until_ms=5)  # the one that is left is of a window that is open
     assert time.monotonic() - began < 30
