@@ -155,3 +155,10 @@ def test_what_is_written_can_be_read_again(path: Path) -> None:
     assert Definition.model_validate_json(definition.model_dump_json()) == definition
     if path.parent.name == "trade_analyser":
         assert all(stage.recount for stage in definition.stages.values())
+
+
+def test_a_deployment_has_other_resources_than_its_definition() -> None:
+    found = parse(GOOD).with_resources({"cores": 8, "driver_memory": "2g", "of a later release": 1})
+    resources = found.resources
+    assert (resources.cores, resources.executor_memory, resources.driver_memory) == (8, "1g", "2g")
+    assert parse(GOOD).with_resources({}) == parse(GOOD)

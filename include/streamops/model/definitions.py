@@ -497,8 +497,9 @@ class Definition(_Model):
         return ({"spark.executor.cores": 1} if self.standby_driver else {}) | self.spark
 
     def with_resources(self, over: Mapping[str, Param]) -> Definition:
-        """As it runs in a deployment that has other resources."""
-        sizes = Resources.model_validate({**self.resources.model_dump(), **over})
+        """As it runs in a deployment that has other resources. What a later release has added has no effect."""
+        known = {name: value for name, value in over.items() if name in Resources.model_fields}
+        sizes = Resources.model_validate({**self.resources.model_dump(), **known})
         return self.model_copy(update={"resources": sizes})
 
     def canonical(self) -> str:
