@@ -95,13 +95,11 @@ def announced(airflow: Airflow, uri: str) -> list[str]:
 
 def answered(airflow: Airflow, run_id: str, task: str, option: str) -> dict[str, Any]:
     """What a task asks a person, once it does; the answer is given as on Airflow's page *Required Actions*."""
-    place = f"/api/v2/dags/{RELEASE}/dagRuns/{run_id}"
-
-    def questions() -> list[dict[str, Any]]:
-        return airflow._call("GET", f"{place}/hitlDetails", params={"response_received": False})["hitl_details"]
-
-    wait_for(questions, RUN_S, f"the question of {task}")
-    (question,) = questions()
+    place, run = f"/api/v2/dags/{RELEASE}/dagRuns/{run_id}", airflow.run(RELEASE, run_id)
+    # The question is there a moment before the task waits, and who answers then has it fail; no person is so quick.
+    wait_for(lambda: states(airflow, run).get(task) == "awaiting_input", RUN_S, f"the question of {task}")
+    asked = {"response_received": False}
+    (question,) = airflow._call("GET", f"{place}/hitlDetails", params=asked)["hitl_details"]
     said = airflow._call(
         "PATCH", f"{place}/taskInstances/{task}/-1/hitlDetails", json={"chosen_options": [option], "params_input": {}}
     )
