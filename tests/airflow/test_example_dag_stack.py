@@ -96,8 +96,16 @@ def announced(airflow: Airflow, uri: str) -> list[str]:
 def answered(airflow: Airflow, run_id: str, task: str, option: str) -> dict[str, Any]:
     """What a task asks a person, once it does; the answer is given as on Airflow's page *Required Actions*."""
     place, run = f"/api/v2/dags/{RELEASE}/dagRuns/{run_id}", airflow.run(RELEASE, run_id)
-    # The question is there a moment before the task waits, and who answers then has it fail; no person is so quick.
     wait_for(lambda: states(airflow, run).get(task) == "awaiting_input", RUN_S, f"the question of {task}")
+    # Until its scheduler has looked at the task that waits, Airflow takes one that goes on for lost, and fails it. No
+    # person is so quick.
+    looks: set[str] = set()
+
+    def looked() -> bool:
+        looks.add(airflow._call("GET", "/api/v2/monitor/health")["scheduler"]["latest_scheduler_heartbeat"])
+        return len(looks) > 2
+
+    wait_for(looked, RUN_S, "two looks of Airflow's scheduler")
     asked = {"response_received": False}
     (question,) = airflow._call("GET", f"{place}/hitlDetails", params=asked)["hitl_details"]
     said = airflow._call(
