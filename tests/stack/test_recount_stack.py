@@ -20,6 +20,7 @@ from streamops.model.definitions import InfluxSink, Recount, Source, parse
 from streamops.model.errors import StreamOpsError, UnreachableError
 from streamops.recount import functions
 from streamops.recount.functions import Job, Range
+from streamops.recount.held import Held
 from streamops.recount.reach import Reach
 from streamops.recount.recounting import Span, StagePlan, recount_source
 from streamops.recount.report import Comparison, Measured, verdict
@@ -169,8 +170,8 @@ def test_a_stage_without_words_is_compared_with_its_own_function(written: Writte
     def points(start: int, stop: int) -> Iterator[Point]:
         return written.points.read(written.measurement, start, stop, ("symbol",))
 
-    measured, count = functions.recount(
-        job, asked, Reach(4000, 0), written.ledger, {"trades": written.topic},
+    (measured,), count = functions.recount(
+        job, asked, Reach(4000, 0), Held(written.ledger, job.definition, {}),
         lambda sink, field: Comparison("average", sink.measurement, points, field=field),
     )  # fmt: skip
     assert (count, measured.by) == (RATE * SECONDS, "functions")
