@@ -341,11 +341,13 @@ class Reconciler:
 
     def _second(self, record: JobRecord, look: Look) -> _Second | None:
         """What to do about the job's second driver."""
-        if record.launch is None or record.desired != "running":
+        if record.launch is None or not record.version or record.desired != "running":
             return None
-        definition = artifacts.current(self.engine.store, record)
-        if definition is None or not definition.standby_driver:
+        store = self.engine.store
+        defined = artifacts.load_manifest(store, record.job, record.version).definition
+        if not defined.standby_driver:  # nothing more is read of the others at each look
             return None
+        definition = defined.with_resources(jobs.deployment(store, record.job, record.deployment).resources)
         second = self._second_status(record)
         if second is not None and reconcile.shares_worker(look, second, definition):
             return _Second("end", second.driver, "it is on the worker of the first")
