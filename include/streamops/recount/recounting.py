@@ -68,6 +68,11 @@ class Span:
     from_the_beginning: bool = False
     notes: tuple[str, ...] = ()
 
+    @property
+    def empty(self) -> bool:
+        """Whether there is no event in it."""
+        return all(self.start.get(part, 0) >= stop for part, stop in self.end.items())
+
 
 @dataclass(frozen=True)
 class StagePlan:
@@ -414,12 +419,12 @@ class _Planner:
         own = {} if reached.windows is not None or reached.joined else self._own_code(name)
         since = {source: _later(self.since.get(source, {}), own.get(source, {})) for source in tail.offsets}
         spans = {
-            source: self._span(name, source, end, since[source])
+            source: self._span(name, source, end, since[source] or None)
             if self.definition.sources[source].kafka
             else self._newest(name, source, end, since[source])
             for source, end in tail.offsets.items()
         }
-        if own and all(_later(span.start, span.end) == span.start for span in spans.values()):
+        if own and all(span.empty for span in spans.values()):
             return "nothing has come since the code that runs now took over"
         return Range(
             name,
@@ -440,7 +445,7 @@ class _Planner:
         self._written(tails, spec.aggregate is not None)
         end = next((tail.offsets[spec.source] for _, tail in tails if spec.source in tail.offsets), {})
         bound_ms = min(tail.watermark_ms or 0 for _, tail in tails) if spec.aggregate else _FAR
-        span, forerunner = self._span(name, spec.source, end), self._had_forerunner(name)
+        span, forerunner = self._span(name, spec.source, end, self.since.get(spec.source)), self._had_forerunner(name)
         return StagePlan(name, spec, sink, span, bound_ms, forerunner, self._after_ms(name), self._young(name))
 
     def _young(self, stage: str) -> bool:
@@ -516,14 +521,14 @@ class _Planner:
         start = self.held.newest(source, _later(own, since), end)
         return Span(start, end, whole_only=any(start.values()))
 
-    def _span(self, stage: str, source: str, end: Mapping[str, int], since: Mapping[str, int] | None = None) -> Span:
+    def _span(self, stage: str, source: str, end: Mapping[str, int], since: Mapping[str, int] | None) -> Span:
         began = self.deployment.stages.get(stage)
         own = (began.offsets.get(source) if began else None) or None
         if own is None and self.definition.sources[source].start == "earliest":
             own = {}
         before = began.moved.get(source) if began else None
         kept = self.held.ledger.beginning_offsets(self.held.place(source))
-        return span(stage, own, kept, end, since or self.since.get(source), before)
+        return span(stage, own, kept, end, since, before)
 
     def _had_forerunner(self, stage: str) -> bool:
         """Whether a stage of this name ran before the deployment in which the present state began."""
