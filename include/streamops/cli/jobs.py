@@ -17,6 +17,7 @@ from streamops.clients.kafka import Ledger
 from streamops.cluster.supervised_nodes import SupervisedNodes
 from streamops.cluster.view import Shares, shares
 from streamops.model import records
+from streamops.model.definitions import Definition
 from streamops.model.errors import DamagedError, NotFoundError, RefusedError, StreamOpsError
 from streamops.model.records import FINAL, LIVE, Deployment, DriverStatus, JobRecord, Lease, Offsets, State
 from streamops.settings import Settings
@@ -66,7 +67,9 @@ def show(job: Annotated[str, typer.Argument(help="The job.")], json: console.Jso
     """Show a job: stages, rates, lag, what limits it, and the likely next step."""
     settings, store = console.settings(), console.store()
     record, deployment, lease, status = read_job(store, job)
-    looks = two_looks(settings, store, record, deployment) if status and status.state not in FINAL else []
+    definition = artifacts.current(store, record)
+    lives = status and status.state not in FINAL
+    looks = two_looks(settings, store, record, deployment) if lives else []
     if not looks and status:
         looks = [Look(records.now(), status, {})]
     advice = (
@@ -74,7 +77,7 @@ def show(job: Annotated[str, typer.Argument(help="The job.")], json: console.Jso
         if looks
         else None
     )
-    members = members_now(settings, store, record, status) if status and status.state not in FINAL else {}
+    members = members_now(settings, status, definition) if status and definition and lives else {}
     if json:
         told = {"record": record, "deployment": deployment, "lease": lease, "status": status, "advice": advice}
         console.show_json({**told, "members": members})
@@ -85,7 +88,7 @@ def show(job: Annotated[str, typer.Argument(help="The job.")], json: console.Jso
         origin = f", from snapshot {deployment.from_snapshot}" if deployment.from_snapshot else ""
         console.say(f"deployment {deployment.number} since {console.when(deployment.created)}{origin}")
         console.say(f"id: {deployment.created_by}")
-        if definition := artifacts.current(store, record):
+        if definition:
             used = definition.resources
             console.say(
                 f"cores {used.cores}, executor memory {used.executor_memory}, driver memory {used.driver_memory}"
@@ -193,11 +196,11 @@ def read_job(store: ObjectStore, job: str) -> tuple[JobRecord, Deployment | None
     return record, deployment, job_state.lease(store, job), status
 
 
-def members_now(settings: Settings, store: ObjectStore, record: JobRecord, status: DriverStatus) -> Shares:
+def members_now(settings: Settings, status: DriverStatus, definition: Definition) -> Shares:
     """The members that a job runs on, and what each has of it; empty where the cluster cannot be asked."""
     try:
-        nodes, definition = SupervisedNodes(settings), artifacts.current(store, record)
-        return shares(nodes.inventory, nodes.master(), status, definition) if definition else {}
+        nodes = SupervisedNodes(settings)
+        return shares(nodes.inventory, nodes.master(), status, definition)
     except StreamOpsError:
         return {}
 

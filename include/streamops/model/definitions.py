@@ -320,6 +320,7 @@ class Stage(_Model):
 
 
 Cores = Annotated[int, Field(ge=1, le=1024)]
+OF_DEPLOYMENT = ("cores", "executor_memory", "driver_memory")  # of the resources, what need not be the version's
 
 
 class Resources(_Model):

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from html import escape
 from typing import Self
 
-from streamops.model.definitions import Definition, Param
+from streamops.model.definitions import OF_DEPLOYMENT, Definition, Param
 from streamops.model.errors import NotFoundError, RefusedError
 from streamops.model.records import Deployment, LibraryUse
 from streamops.model.stored import Part, Stored
@@ -102,9 +102,7 @@ class Rehearsal(Stored):
 def tried(found: Deployment, definition: Definition, **more: float | None) -> Tried:
     """A deployment of a version, with what it took."""
     own = AsRun.of(found).model_dump()
-    asks = definition.with_resources(found.resources).resources.model_dump(
-        include={"cores", "executor_memory", "driver_memory"}
-    )
+    asks = definition.with_resources(found.resources).resources.model_dump(include={*OF_DEPLOYMENT})
     return Tried.model_validate({**own, **asks, "deployment": found.number, **more})
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from streamops.model.definitions import (
+    OF_DEPLOYMENT,
     Cores,
     JobName,
     LibraryReference,
@@ -203,7 +204,7 @@ class NewVersion(JobRequest, Starts):
     @property
     def resources(self) -> dict[str, Param]:
         """Those that are asked for, over those of the definition."""
-        return self.model_dump(include={"cores", "executor_memory", "driver_memory"}, exclude_none=True)
+        return self.model_dump(include={*OF_DEPLOYMENT}, exclude_none=True)
 
 
 class GoingBack(JobRequest, Starts, Stops):
