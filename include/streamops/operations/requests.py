@@ -241,4 +241,4 @@ def _one(field: dict[str, Any]) -> dict[str, Any]:
     choices: Sequence[dict[str, Any]] = field.get("anyOf", ())
     merged = {key: value for choice in choices if choice.get("type") != "null" for key, value in choice.items()}
     rest = {key: value for key, value in field.items() if key != "anyOf"}
-    return {**rest, **merged, **({"type": ["null", merged["type"]]} if merged else {})}
+    return {**merged, **rest, **({"type": ["null", merged["type"]]} if merged else {})}
