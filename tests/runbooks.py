@@ -122,6 +122,28 @@ def clear(airflow: Airflow, run: Run, task: str, downstream: bool = True) -> Non
     airflow._call("POST", f"/api/v2/dags/{run.dag_id}/clearTaskInstances", json=body)
 
 
+def answered(airflow: Airflow, run: Run, task: str, option: str) -> dict[str, Any]:
+    """What a task asks a person, once it does; the answer is given as on Airflow's page *Required Actions*."""
+    place = f"/api/v2/dags/{run.dag_id}/dagRuns/{run.run_id}"
+    wait_for(lambda: states(airflow, run).get(task) == "awaiting_input", RUN_S, f"the question of {task}")
+    # Until its scheduler has looked at the task that waits, Airflow takes one that goes on for lost, and fails it. No
+    # person is so quick.
+    looks: set[str] = set()
+
+    def looked() -> bool:
+        looks.add(airflow._call("GET", "/api/v2/monitor/health")["scheduler"]["latest_scheduler_heartbeat"])
+        return len(looks) > 2
+
+    wait_for(looked, RUN_S, "two looks of Airflow's scheduler")
+    asked = {"response_received": False}
+    (question,) = airflow._call("GET", f"{place}/hitlDetails", params=asked)["hitl_details"]
+    said = airflow._call(
+        "PATCH", f"{place}/taskInstances/{task}/-1/hitlDetails", json={"chosen_options": [option], "params_input": {}}
+    )
+    assert said["chosen_options"] == [option]
+    return question
+
+
 def mark_failed(airflow: Airflow, run: Run) -> None:
     """As the UI's *Mark run as failed* does."""
     airflow._call("PATCH", f"/api/v2/dags/{run.dag_id}/dagRuns/{run.run_id}", json={"state": "failed"})

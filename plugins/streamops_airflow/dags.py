@@ -8,6 +8,7 @@ from airflow.sdk import DAG, TriggerRule, chain
 from airflow.sdk.definitions.mappedoperator import MappedOperator
 
 from streamops_airflow import assets, forms, runs
+from streamops_airflow.operators.approval import ApprovedOperator
 from streamops_airflow.operators.driver_submit import DriverSubmitOperator
 from streamops_airflow.operators.steps import SUBMIT_AGAIN, BeginOperator, PartsOperator, StepsOperator, ending
 
@@ -61,7 +62,8 @@ def _tasks(runbook: Runbook) -> list[Operator]:
         steps = [step for step in runbook.steps if step.task == task]
         following = [step for step in runbook.steps if step.task in runbook.tasks[at + 1 : at + 2]]
         if not tasks:
-            tasks.append(BeginOperator(task_id=task))
+            asks = "approval" in runbook.request.model_fields
+            tasks.append((ApprovedOperator if asks else BeginOperator)(task_id=task))
         elif any(step.parts for step in steps):
             # One after the other: each takes the operation up, and no two processes work on one at once.
             of_each = DriverSubmitOperator.partial(

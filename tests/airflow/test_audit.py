@@ -14,9 +14,16 @@ from typing import Any
 
 import pytest
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.providers.standard.operators import hitl
 from airflow.sdk import DAG
 from airflow.sdk.definitions.mappedoperator import MappedOperator
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException, TaskDeferred
+from airflow.sdk.exceptions import (
+    AirflowException,
+    AirflowFailException,
+    AirflowSkipException,
+    TaskAwaitingInput,
+    TaskDeferred,
+)
 
 from asking import fitting
 from fakes.rig import JOB, PATIENT, Rig, patient
@@ -26,6 +33,7 @@ from streamops.model.names import CLUSTER
 from streamops.model.owner import Owner
 from streamops.model.records import RefusedPoint
 from streamops.operations.engine import Engine, list_operations
+from streamops.operations.follow import request
 from streamops.operations.operation import operation_id
 from streamops.operations.requests import ClusterRequest
 from streamops.operations.runbooks import RUNBOOKS
@@ -135,6 +143,9 @@ class Run:
         )  # fmt: skip
         outlets = {assets.TAKEN: SimpleNamespace(add=lambda *_, **__: None)}
         self.context: dict[str, Any] = {"dag_run": run, "dag": self.dag, "ti": self, "outlet_events": outlets}
+        self.context["task_instance"], self.id = self, "a-task"
+        self.answer: dict[str, Any] | None = None  # of a person
+        self.question = ""
         self.context["params"] = {name: param.resolve(suppress_exception=True) for name, param in
                                   self.dag.params.items()} | given  # fmt: skip
 
@@ -171,6 +182,8 @@ class Run:
         monkeypatch.setattr(StreamOpsOperator, "log", self.log, raising=False)
         monkeypatch.setattr(SnapshotHook, "store", self.rig.store)
         monkeypatch.setattr(SnapshotHook, "task_engine", lambda *_: engine)
+        monkeypatch.setattr(SnapshotHook, "preview", self.preview)
+        monkeypatch.setattr(hitl, "upsert_hitl_detail", self.ask)
         going, self.states = True, dict[str, str]()
         for task in self.dag.topological_sort():
             if not going and not task.is_teardown:
@@ -202,8 +215,26 @@ class Run:
         self.task = task
         try:
             return task.execute(self.context)
+        except TaskAwaitingInput as asking:
+            return self.answered(task, asking)
         except TaskDeferred as deferred:
             return task.resume(self.context, waited(self.rig, deferred, engine))
+
+    def answered(self, task: Any, asking: TaskAwaitingInput) -> Any:
+        """By the person."""
+        assert asking.timeout  # no run waits for ever
+        return task.resume_execution(asking.method_name, {"event": self.answer}, self.context)
+
+    def preview(self, runbook: str, **asked: Any) -> list[str]:
+        said: list[str] = []
+        Engine(self.rig.engine().ports, said.append).preview(request(runbook, **asked), self.rig.owner())
+        return said
+
+    def ask(self, *, ti_id: str, body: str, **more: Any) -> None:
+        """Airflow's page; the job may be operated on by others meanwhile."""
+        lock = locks.read(self.rig.store, JOB)
+        assert lock is None or lock.value.operation is None
+        self.question = body
 
 
 def waited(rig: Rig, deferred: TaskDeferred, engine: Engine) -> dict[str, Any]:
@@ -435,3 +466,32 @@ def test_a_trouble_that_can_only_be_told_is_a_task_that_fails_with_it(
     (found,) = run.look()
     with pytest.raises(AirflowFailException, match=r"other is left as it is: jobs/other/record.json"):
         run.heal(found)
+
+
+ANSWERED = {"responded_by_user": {"id": "7", "name": "grace"}, "responded_at": records.now(), "params_input": {}}
+
+
+@pytest.mark.parametrize(
+    ("answer", "state", "says"),
+    [
+        ({**ANSWERED, "chosen_options": ["Approve"]}, "succeeded", "Approved by grace at "),
+        ({**ANSWERED, "chosen_options": ["Reject"]}, "refused", "grace has rejected it. Nothing was touched."),
+        ({"error": "too late", "error_type": "timeout"}, "refused", "Nobody has answered within 7 days. "),
+    ],
+)
+def test_an_upgrade_that_asks_a_person_begins_when_somebody_has_approved(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, answer: dict[str, Any], state: str, says: str
+) -> None:
+    prepared(rig, "upgrade_job")
+    run = Run(rig, 0, "upgrade_job", {"version": "v2", "snapshot": "S1", "approval": True})
+    run.answer = answer
+    told = run.carry_out(monkeypatch)
+    assert "Verdict on a: kept" in run.question
+    assert told.state == state
+    assert [line for line in run.log.lines if says in line]
+    assert rig.record().version == ("v2" if state == "succeeded" else "v1")
+    if state == "succeeded":  # a task that is cleared asks nobody
+        run.answer = None
+        (check, *_) = run.dag.topological_sort()
+        run.task_id = check.task_id
+        run.execute(check, rig.engine())

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from fresh_job import FreshJob, publish_quickly, wait_for
-from runbooks import PATIENT, RUN_S, clear, ended, log, run_to_end, states, stop, working_job
+from runbooks import PATIENT, RUN_S, answered, clear, ended, log, run_to_end, states, stop, working_job
 from stack.layout import Layout
 from streamops import snapshots
 from streamops.clients.airflow import Airflow, Run
@@ -93,35 +92,13 @@ def announced(airflow: Airflow, uri: str) -> list[str]:
     return [event["extra"].get("snapshot") for event in events if event["uri"] == uri]
 
 
-def answered(airflow: Airflow, run_id: str, task: str, option: str) -> dict[str, Any]:
-    """What a task asks a person, once it does; the answer is given as on Airflow's page *Required Actions*."""
-    place, run = f"/api/v2/dags/{RELEASE}/dagRuns/{run_id}", airflow.run(RELEASE, run_id)
-    wait_for(lambda: states(airflow, run).get(task) == "awaiting_input", RUN_S, f"the question of {task}")
-    # Until its scheduler has looked at the task that waits, Airflow takes one that goes on for lost, and fails it. No
-    # person is so quick.
-    looks: set[str] = set()
-
-    def looked() -> bool:
-        looks.add(airflow._call("GET", "/api/v2/monitor/health")["scheduler"]["latest_scheduler_heartbeat"])
-        return len(looks) > 2
-
-    wait_for(looked, RUN_S, "two looks of Airflow's scheduler")
-    asked = {"response_received": False}
-    (question,) = airflow._call("GET", f"{place}/hitlDetails", params=asked)["hitl_details"]
-    said = airflow._call(
-        "PATCH", f"{place}/taskInstances/{task}/-1/hitlDetails", json={"chosen_options": [option], "params_input": {}}
-    )
-    assert said["chosen_options"] == [option]
-    return question
-
-
 def test_an_asset_starts_a_pipeline_that_deploys_snapshots_and_upgrades(airflow, job):
     (campaigns,) = airflow._call("GET", "/api/v2/assets", params={"uri_pattern": "s3://marketing/campaigns"})["assets"]
     before = runs(airflow, RELEASE)
     airflow._call("POST", "/api/v2/assets/events", json={"asset_id": campaigns["id"]})
     wait_for(lambda: runs(airflow, RELEASE) - before, RUN_S, "the run that the asset starts")
     (started,) = runs(airflow, RELEASE) - before
-    asked = answered(airflow, started, "approve", "Approve")
+    asked = answered(airflow, airflow.run(RELEASE, started), "approve", "Approve")
     assert asked["subject"] == f"Upgrade {job.name} to v2?"
     assert "avg_1s: kept" in asked["body"]
     assert job.runs("v1")  # while nobody had decided

@@ -26,6 +26,7 @@ from fresh_job import FreshJob, publish_quickly, wait_for
 from runbooks import (
     PATIENT,
     RUN_S,
+    answered,
     at_work,
     clear,
     ended,
@@ -346,9 +347,28 @@ def test_a_driver_that_the_master_no_longer_holds_is_brought_back(airflow, runni
 # --- what goes wrong in an upgrade
 
 
+def test_an_upgrade_that_a_person_rejects_has_held_and_touched_nothing(airflow, running):
+    job = running
+    before = job.record()
+    run = airflow.trigger(
+        "upgrade_job", {"job": job.name, "version": "v1", "snapshot": "never", "approval": True, **BACK}
+    )
+    question = answered(airflow, run, "check", "Reject")
+    assert question["subject"] == f"upgrade_job of {job.name}: go on?"
+    assert "Verdict on avg_1s: kept" in question["body"]
+    assert free(job)
+    run = ended(airflow, run)
+    assert run.state == "failed"
+    assert "has rejected it. Nothing was touched." in airflow.error(run.dag_id, run.run_id, "check")
+    assert "Receipt" in log(airflow, run, "outcome")
+    assert (job.record(), operation(job, run)) == (before, None)
+
+
 def test_marking_the_run_failed_brings_the_old_version_back(airflow, running):
     job = running
-    run = airflow.trigger("upgrade_job", {"job": job.name, "version": "v1", "snapshot": "interrupted", **BACK})
+    asked = {"job": job.name, "version": "v1", "snapshot": "interrupted", "approval": True, **BACK}
+    run = airflow.trigger("upgrade_job", asked)
+    answered(airflow, run, "check", "Approve")
     wait_for(lambda: states(airflow, run).get("submit_driver") in ("running", "deferred"), RUN_S, "the submission")
     mark_failed(airflow, run)
     run = ended(airflow, run)

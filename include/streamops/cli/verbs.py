@@ -10,6 +10,7 @@ import typer
 from streamops.cli import console, here, options
 from streamops.cli.progress import Progress
 from streamops.clients.airflow import Airflow
+from streamops.model.errors import RefusedError
 from streamops.model.owner import Owner, current_user
 from streamops.operations import checks, rehearsals, runbooks
 from streamops.operations.facts import Checked, Planned
@@ -133,6 +134,8 @@ def run(json: bool, runbook: str, *, without_airflow: bool = False, **values: An
     asked = request(runbook, **values)  # refused before anything is asked of a server
     settings = console.settings()
     if without_airflow:
+        if getattr(asked, "approval", False):
+            raise RefusedError("Airflow asks the person, so approval does not go with --without-airflow.")
         return here.run(settings, asked, (lambda line: console.err.print(line, markup=False)) if json else console.say)
     with Airflow(settings) as airflow, Progress(console.err if json else console.out) as progress:
         return Runbooks(airflow, ObjectStore(settings)).run(

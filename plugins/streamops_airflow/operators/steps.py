@@ -83,12 +83,16 @@ class BeginOperator(BringsBackOperator, StepsOperator):
         """Begin (or find) this run's operation and check the request."""
         for line in runs.told(context):
             self.log.info("%s", line)
+        return self.begin(context)
+
+    def begin(self, context: Context) -> dict[str, Any]:
+        """What is left once it may begin."""
 
         def exhausted(reason: str) -> None:
             if runs.last_try(context):
-                self._untouched(context, WHY, reason)
+                self.untouched(context, WHY, reason)
 
-        with plain_errors(lambda reason: self._untouched(context, REFUSED, reason), exhausted):
+        with plain_errors(lambda reason: self.untouched(context, REFUSED, reason), exhausted):
             run = runs.of(context)
             try:
                 operation = self.engine(context).begin(run.request, run.owner, run.operation_id)
@@ -96,12 +100,12 @@ class BeginOperator(BringsBackOperator, StepsOperator):
                 raise
             except LockedError as error:
                 self.log.warning("Nothing was done. %s", error)
-                self._untouched(context, HELD, str(error))
+                self.untouched(context, HELD, str(error))
                 raise AirflowSkipException(str(error)) from error
         facts = super().execute(context)
         return {"operation": operation.id, "job": run.job, **facts}
 
-    def _untouched(self, context: Context, key: str, reason: str) -> None:
+    def untouched(self, context: Context, key: str, reason: str) -> None:
         """No operation began: the last task says so again, and the reason."""
         context["ti"].xcom_push(key=key, value=reason)
         for line in unbegun(context, key, reason):

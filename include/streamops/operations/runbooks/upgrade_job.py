@@ -25,6 +25,7 @@ from streamops.operations.health import Health
 from streamops.operations.operation import Operation, Request
 from streamops.operations.requests import (
     AnyVersion,
+    Approval,
     HealthyTimeout,
     NewSnapshot,
     NewVersion,
@@ -61,6 +62,7 @@ class UpgradeJob(NewVersion, Stops):
             "settings, and succeeded, at most so many hours ago. 0 for no such demand.",
         ),
     ] = 0
+    approval: Approval = False
     strategy: Annotated[
         Literal["stop_and_restart", "gapless"],
         Field(
