@@ -57,25 +57,18 @@ class Patience:
         self._name, self._check, self._end = name, check, end
 
     def write(self, sink: Sink, rows: Sequence[Row], batch_id: int) -> None:
-        """Write the rows, some thousands with one request.
+        """Write the rows of one request.
 
         Raises:
             UnreachableError: the sink is away, and the waiting was ended.
             LeaseLostError, StreamOpsError: as ``check`` and the sink say.
         """
-        for first in range(0, len(rows), ROWS):
-            self._write(sink, rows[first : first + ROWS], batch_id)
-        if self.waiting_for:
-            log.info("%s has written after waiting", self._name)
-            self.waiting_for = ""
-
-    def _write(self, sink: Sink, rows: Sequence[Row], batch_id: int) -> None:
         pause = _PAUSE_S
         while True:
             try:
                 self._check()  # before every request: the lease may have moved on meanwhile
                 sink.write(rows, batch_id)
-                return
+                break
             except UnreachableError as error:
                 if self._end.is_set():
                     raise
@@ -84,6 +77,9 @@ class Patience:
                     self.waiting_for = f"{error} It waits since {now():%Y-%m-%d %H:%M:%S} UTC and goes on by itself."
                 self._end.wait(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE_S)
+        if self.waiting_for:
+            log.info("%s has written after waiting", self._name)
+            self.waiting_for = ""
 
 
 class InfluxWriter:

@@ -34,7 +34,7 @@ from streamops.spark import checkpoints
 from streamops.store import keys
 from streamops.store.object_store import ObjectStore
 from streamops_runtime.code import StageFunction
-from streamops_runtime.gate import StopAtBoundary
+from streamops_runtime.gate import StopAtBoundary, collected
 from streamops_runtime.results import encoded
 from streamops_runtime.sources import accepted, schema_of
 from streamops_runtime.stages import to_topic
@@ -209,6 +209,6 @@ def _discarded(writer: DataStreamWriter, ended: threading.Event) -> StreamingQue
     def discard(batch: DataFrame, batch_id: int) -> None:
         if ended.is_set():
             raise StopAtBoundary("warm-up")
-        batch.collect()
+        list(collected(batch))
 
     return writer.foreachBatch(discard).start()

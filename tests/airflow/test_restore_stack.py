@@ -100,7 +100,7 @@ def verified(what: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.long
-def test_every_kept_snapshot_starts_and_what_continues_from_it_matches_the_recount(job):
+def test_every_kept_snapshot_starts_and_what_continues_from_it_matches_the_recount(job, verification):
     """Fault 37, with the command that restores all of a job: of both versions, from a stop and live."""
     done = verified(job.name)
     assert done.returncode == 0, done.stderr

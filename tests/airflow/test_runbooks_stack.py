@@ -238,6 +238,9 @@ def test_retention_removes_the_surplus_and_keeps_what_is_pinned(airflow, running
     assert "apply_retention/" in receipt.owner
     for manifest in snapshots.list(job.store, job.name):
         snapshots.verify(job.store, manifest)
+    held = streamops("snapshots", "prune", job.name)  # now that it is switched off again: it does not wait for ever
+    assert held.returncode == 1
+    assert "apply_retention is paused in Airflow. Next: switch it on at http" in " ".join(held.stderr.split())
 
 
 def test_a_snapshot_that_is_due_is_taken_and_once(airflow, running):

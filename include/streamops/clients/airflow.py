@@ -172,6 +172,19 @@ class Airflow:
             return False
         return not answer["is_paused"] and not answer.get("has_import_errors")
 
+    def accepts_runs(self, dag_id: str) -> None:
+        """Make sure that a run would begin.
+
+        Raises:
+            RefusedError: the DAG is paused, so that its runs wait for as long as it is.
+            NotFoundError: there is no such DAG (yet).
+        """
+        path = f"/dags/{quote(dag_id)}"
+        if self._call("GET", f"/api/v2{path}")["is_paused"]:
+            raise RefusedError(
+                f"{dag_id} is paused in Airflow. Next: switch it on at {self._page}{path}, and try again."
+            )
+
     def page(self, run: Run) -> str:
         """Where a person looks at the run."""
         return f"{self._page}/dags/{quote(run.dag_id)}/runs/{_path(run.run_id)}"

@@ -148,7 +148,7 @@ class Runbooks:
             told: is given the run once Airflow has accepted it.
 
         Raises:
-            RefusedError: Airflow did not accept the request.
+            RefusedError: Airflow did not accept the request, or has paused the runbook.
             LockedError: another operation holds the job; nothing was done.
             StreamOpsError: the runbook failed; the message is that of the failed step.
         """
@@ -166,7 +166,7 @@ class Runbooks:
         """Trigger a DAG that has a task for each job, for one job; what that task handed on at its end.
 
         Raises:
-            RefusedError: Airflow did not accept the values.
+            RefusedError: Airflow did not accept the values, or has paused the DAG.
             StreamOpsError: the task failed; the message is its own.
         """
         run = self._triggered(dag_id, conf)
@@ -184,6 +184,7 @@ class Runbooks:
         raise self._failure(run, None)
 
     def _triggered(self, dag_id: str, conf: Mapping[str, Any]) -> Run:
+        self.airflow.accepts_runs(dag_id)
         where = {"streamops_conn_id": self.airflow.installation} if self.airflow.installation else {}
         note = f"from the command line of {current_user()} on {this_host()}"
         return self.airflow.trigger(dag_id, {**conf, **where}, note)

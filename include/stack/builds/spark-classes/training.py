@@ -123,7 +123,7 @@ def _joined(one: DataFrame, other: DataFrame) -> DataFrame:
 
 def _start(rows: DataFrame, checkpoint: Path) -> StreamingQuery:
     def collect(batch: DataFrame, _: int) -> None:
-        batch.collect()
+        batch.toArrow()
 
     writer = rows.writeStream.foreachBatch(collect).outputMode("append")
     return writer.option("checkpointLocation", str(checkpoint)).trigger(processingTime="0 seconds").start()
