@@ -79,6 +79,32 @@ def copied(one: Settings, other: Settings, topic: str) -> int:
     return len(events)
 
 
+def test_a_job_goes_on_at_another_broker_with_its_state(stack, second: Second, tmp_path):
+    """The second stack's broker; the job itself, its state and its results stay where they are."""
+    job, operator = FreshJob.publish(stack, tmp_path), Operator(stack)
+    there = replace(job, settings=second.settings)  # its topic at the other broker
+    with_ledger(second.settings, lambda ledger: ledger.ensure_topic(job.name))
+    with job.trades():
+        operator.run("deploy_job", job.name, version="v2")
+        job.caught_up()
+    job.caught_up()
+    first = job.recount()
+    assert first.clean, first.reason
+    place = f"{job.name}@{second.settings.kafka_bootstrap_servers}"
+    moved = {"topics": {"trades": place}, "start_at": {"trades": "earliest"}, "recount": False, "probation_s": 0}
+    done = operator.run("upgrade_job", job.name, version="v2", snapshot="moved", standby=False, **moved)
+    assert set(done.facts("check")["outcomes"].values()) == {"kept with caveat"}
+    with there.trades():
+        wait_for(lambda: there.end() > 20_000, 180, "trades at the other broker")
+        wait_for(lambda: job.read() >= there.end() - 5_000, 180, "the job reading them")
+    wait_for(lambda: job.read() == there.end(), 180, "the end of the other topic")
+    report = job.recount()
+    assert report.clean, report.reason
+    assert set(report.offsets["trades"]) == {"0"}
+    assert report.offsets["trades"]["0"][1] > 20_000
+    operator.run("cancel_job", job.name)
+
+
 def test_an_archive_is_restored_on_a_second_empty_stack_and_goes_on_exactly(stack, second: Second, tmp_path):
     job = FreshJob.publish(stack, tmp_path)
     operator = Operator(stack)
