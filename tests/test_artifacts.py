@@ -64,7 +64,8 @@ def test_what_is_stored_has_the_hash_of_the_manifest(store: ObjectStore, job: Pa
     runtime = store.get(keys.runtime(manifest.runtime_sha256)).body
     assert archives.sha256(artifact) == manifest.artifact_sha256
     assert archives.sha256(runtime) == manifest.runtime_sha256
-    assert {artifacts.REPARTITION, artifacts.LEVELS, artifacts.BROKERS} == {*manifest.runtime_can}
+    can = {artifacts.REPARTITION, artifacts.LEVELS, artifacts.BROKERS, artifacts.BATCHES_IN_SHADOW}
+    assert can == {*manifest.runtime_can}
     assert set(archives.unpack(artifact)) == {"definition.json", "code/clicks.py"}
     assert {"streamops_runtime/runner.py", "streamops/store/leases.py", "boto3/__init__.py"} <= set(
         archives.unpack(runtime)

@@ -14,8 +14,9 @@ import pytest
 from demos.fleet.recount import stored
 from fakes import influx_server
 from streamops.clients.dashboard import Dashboard
-from streamops.clients.influx import Points, line
+from streamops.clients.influx import Points, line, read
 from streamops.clients.positions import Positions
+from streamops.model.definitions import InfluxSink
 from streamops.settings import REPOSITORY, Settings
 
 AT_MS = 1_800_000_000_123
@@ -68,6 +69,22 @@ def test_each_name_is_found_again_alone_and_deleted_alone(points: Points, seed: 
         assert left == set(every[number + 1 :])
         points.delete(f"m{name}", AT_MS, AT_MS + 1)
         assert not list(points.read(*asked))
+
+
+def test_all_fields_of_a_sinks_points_are_read_with_their_types(settings: Settings, points: Points) -> None:
+    sink = InfluxSink(measurement="wide", tags=("vin", "side"), fields=("*",), time="at")
+    fields = {"speed": 1.5, "codes": "P0300,P0171", "gear": 3}
+    lines = [
+        line("wide", {"vin": "a", "side": ""}, fields, AT_MS),
+        line("wide", {"vin": "b", "side": "l"}, {"gear": 4}, AT_MS + 1),
+        line("wide", {"vin": "b", "side": "l"}, {"gear": 5}, AT_MS + 2),
+    ]
+    points.write_lines(lines)
+    found = sorted(read(settings, sink, AT_MS, AT_MS + 2), key=lambda row: row["at"])
+    assert found == [
+        {"at": AT_MS, "vin": "a", "side": "", **fields},
+        {"at": AT_MS + 1, "vin": "b", "side": "l", "gear": 4},
+    ]
 
 
 def test_pages_and_demos_ask_for_what_they_name(settings: Settings, points: Points) -> None:

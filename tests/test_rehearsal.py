@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fakes import checks
-from fakes.rig import JOB, Rig
+from fakes.rig import JOB, WINDOWED, Rig
 from streamops.model.definitions import InfluxSink
 from streamops.model.errors import RefusedError, StreamOpsError, UnhealthyError
 from streamops.model.records import SHADOW_RUN, Shadow, StageStatus
@@ -239,6 +239,33 @@ def test_a_rehearsal_compares_both_versions_and_leaves_the_running_one_as_it_was
 
 
 @pytest.mark.full
+def test_a_version_in_batches_is_compared_with_what_the_running_one_has_written(rig: Rig) -> None:
+    for version in ("timed", "timed2"):
+        rig.publish(version, ("a",), does=WINDOWED)
+    rig.topic.in_batches = {"a"}
+    rig.run("deploy_job", version="timed")
+    rig.commits_more(windows=1)
+    done = rig.run("rehearse_job", version="timed2", observe_s=2, demand_equal=True)
+    found = rehearsals.find(rig.store, [JOB], done.id).stages["a"]
+    assert found.compared.equal > 3
+    assert found.old.lateness is None  # InfluxDB does not tell when a point was written
+    assert found.new.lateness is not None
+    assert found.compared.last is not None
+    assert found.compared.last <= found.until
+    checks.one_writer(rig, "timed", 1)
+    checks.untouched_by(rig, 2)
+    assert keys.results_topic(JOB, "a") in rig.topic.dropped
+    rig.topic.other = {"a"}
+    with pytest.raises(StreamOpsError, match="Results differ that should be equal"):
+        rig.run("rehearse_job", version="timed2", observe_s=2, demand_equal=True)
+    rig.publish("old-runner", ("a",), does=WINDOWED, can=())
+    with pytest.raises(RefusedError, match="its runner is too old to run stages in batches beside"):
+        rig.run("rehearse_job", version="old-runner")
+    with pytest.raises(RefusedError, match="a of timed2 runs in batches"):
+        rig.run("upgrade_job", version="timed2", snapshot="s", strategy="gapless")
+
+
+@pytest.mark.full
 def test_results_that_differ_fail_a_rehearsal_only_where_that_is_asked_for(rig: Rig) -> None:
     rig.go_live()
     rig.topic.other = {"a"}
@@ -262,7 +289,7 @@ def test_what_cannot_be_rehearsed_is_refused_and_what_ends_in_shadow_is_dismisse
     rig.go_live()
     before = rig.record()
     for change, says in (
-        ({"version": "v2"}, "v2 of sums cannot be rehearsed, because a, b of v2 runs in batches"),
+        ({"version": "v2"}, "v2 of sums cannot be rehearsed, because a of v2 has no windows that a watermark closes"),
         ({"version": "live"}, "already runs live"),
         ({"may_differ": ["z"], "demand_equal": True}, "has no stage z"),
     ):

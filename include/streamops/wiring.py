@@ -60,6 +60,7 @@ def ports(settings: Settings, owners: OwnersPort, store: ObjectStore, submitter:
         free_bytes=lambda: free_bytes(settings),
         sinks_answer=partial(influx.ping, settings),
         write_points=partial(influx.write, settings),
+        read_points=partial(influx.read, settings),
         mark=lambda found, say: timeline.mark(settings, found, say),
         nodes=lambda: SupervisedNodes(settings),
     )

@@ -7,6 +7,9 @@ Each stage first reads up to the present in batches, round by round, and then go
 machine has little left, and live, on code that is still cold, less is read at first than comes. A batch gives one
 result for each point, and not one for each row, but in no order of time: one that reads another waits until that is
 level, so that it takes no part of a point for the whole.
+
+A stage in batches reads on in batches. What it gives is only compared with what the version that writes gives, in a
+rehearsal: its queries have committed what nobody has written, so that they never go on.
 """
 
 from __future__ import annotations
@@ -68,10 +71,11 @@ class ShadowRun:
             place = {"deployment": number, "epoch": epoch, "run": SHADOW_RUN + number, "since": since}
             notes[stage.name] = Shadow(job=job, stage=stage.name, **place)
             documents.write(work.store, keys.shadow(job, stage.name), notes[stage.name])
-        for name, note in notes.items():
-            self._readers[name] = reader = work.reader(name, note)
-            reader.know(work.windows.get(name))
-            reader.open()
+        for stage in work.stages:
+            if isinstance(stage.gate, Results):
+                self._readers[stage.name] = reader = work.reader(stage.name, notes[stage.name])
+                reader.know(work.windows.get(stage.name))
+                reader.open()
         for stage in work.stages:
             stage.run, stage.ends = notes[stage.name].run, work.ends(stage)
         self._rounds: dict[str, list[float]] = {stage.name: [] for stage in work.stages}  # of batches, in seconds
@@ -80,33 +84,37 @@ class ShadowRun:
         for stage in work.stages:
             stage.held = bool(self._reads(stage))
         first = [stage for stage in work.stages if not stage.held]
-        stages.at_once(lambda stage: self._start(stage, Phase.CATCHING_UP), first)
+        stages.at_once(self._begin, first)
 
     def _reads(self, stage: RunningStage) -> list[RunningStage]:
         """The stages that a stage reads."""
         names = code.reads(self.work.definition, self.work.functions[stage.name])
         return [other for other in self.work.stages if other.name in names]
 
+    def _begin(self, stage: RunningStage) -> None:
+        self._start(stage, Phase.CATCHING_UP if stage.name in self._readers else Phase.SHADOW)
+
     def _start(self, stage: RunningStage, phase: Phase) -> None:
         stage.phase, stage.held = phase, False
-        self._readers[stage.name].begin(live=stage.live)
+        if stage.name in self._readers:
+            self._readers[stage.name].begin(live=stage.live)
         self.work.query(stage, self.epoch)
 
     def look(self) -> None:
         """Look after the queries. Raises UnhealthyError: one has ended, and with it the shadow."""
         for stage in self.work.stages:
-            reader = self._readers[stage.name]
-            failure = stage.query.exception() if stage.query else None
-            if (stage.ended and (stage.live or not stage.finished)) or reader.failure:
-                why = str(failure or reader.failure or "ended by itself").splitlines()[0]
+            reader, rounds = self._readers.get(stage.name), stage.phase is Phase.CATCHING_UP
+            failure = (stage.query.exception() if stage.query else None) or (reader.failure if reader else None)
+            if (stage.ended and not (rounds and stage.finished)) or failure:
+                why = str(failure or "ended by itself").splitlines()[0]
                 raise UnhealthyError(f"Stage {stage.name} failed in shadow: {why[:300]}")
-            if self.work.has_read_again(stage):
+            if reader and self.work.has_read_again(stage):
                 reader.read_again()
             if stage.held and all(other.phase is Phase.LEVEL for other in self._reads(stage)):
-                self._start(stage, Phase.CATCHING_UP)
+                self._begin(stage)
             elif stage.finished:
                 self._go_on(stage)
-            elif stage.live and self.work.measure(stage):
+            elif not (stage.held or rounds) and self.work.measure(stage):
                 self._judge(stage)
         if time.monotonic() - self._looked > LOOK_S:
             self._looked = time.monotonic()
@@ -130,18 +138,18 @@ class ShadowRun:
         self._start(stage, Phase.CATCHING_UP if another_round(rounds) and not few else Phase.SHADOW)
 
     def _judge(self, stage: RunningStage) -> None:
-        """Say whether a live stage reads the present, as its last commit shows; one that will not get there in time
+        """Say whether a stage reads the present, as its last commit shows; a live one that will not get there in time
         goes back to batches, unless another one takes its results as they come already.
         """
         status = self.work.progress[stage.name].status
         log.info("stage %s is %s rows behind, of %.0f that come a second", stage.name, stage.lag, status.input_rate)
         old = self._before.stages.get(stage.name) if self._before else None
         most_s = BATCHES_S if old and not old.realtime else LEVEL_S
-        ending_s = max(0.0, status.batch_ms / 1000 - LIVE_BATCH_S)
+        ending_s = max(0.0, status.batch_ms / 1000 - LIVE_BATCH_S * stage.live)
         stage.phase = Phase.LEVEL if is_level(stage.lag, status.input_rate, most_s + ending_s) else Phase.SHADOW
         read = any(stage in self._reads(other) and not other.held for other in self.work.stages)
         first = status.commits == stage.committed + 1  # it takes in what had gathered before
-        if not (read or first) and far(stage.lag, status.processed_rate):
+        if stage.live and not (read or first) and far(stage.lag, status.processed_rate):
             stages.end(stage)
             self._rounds[stage.name].clear()
             self._start(stage, Phase.CATCHING_UP)
@@ -151,7 +159,12 @@ class ShadowRun:
 
         Args:
             go_on: queries that are live go on; otherwise all end, because an unexpected driver took the lease before.
+
+        Raises:
+            UnhealthyError: a stage in batches has committed what nobody has written.
         """
+        if batches := [stage.name for stage in self.work.stages if stage.name not in self._readers]:
+            raise UnhealthyError(f"{', '.join(batches)} ran in shadow, in batches: this deployment is not continued.")
         # Nothing is written until all of them have ended.
         stages.at_once(lambda reader: reader.close(feed=False), self._readers.values())
         for stage in self.work.stages:

@@ -41,13 +41,13 @@ class Phase(StrEnum):
     SETTLING = "settling"  # writes what its last query has given
     CATCHING_UP = "catching up"  # reads in batches up to the present
     LIVE = LIVE
-    SHADOW = SHADOW  # live, and not counted until its version may write
+    SHADOW = SHADOW  # goes on, live if it can be, and is not counted until its version may write
     LEVEL = LEVEL  # the same, and it has read all there is
 
 
 @dataclass
 class RunningStage:
-    """A stage with its query. Only a real-time stage has phases; it writes through ``Results``."""
+    """A stage with its query. One in real time, or in shadow, has phases; the first writes through ``Results``."""
 
     name: str
     gate: Gate | Results
@@ -71,7 +71,7 @@ class RunningStage:
     @property
     def live(self) -> bool:
         """Whether its query takes records as they come."""
-        return self.phase in (Phase.LIVE, Phase.SHADOW, Phase.LEVEL)
+        return isinstance(self.gate, Results) and self.phase in (Phase.LIVE, Phase.SHADOW, Phase.LEVEL)
 
     def failed(self, commits: int) -> None:
         """Count a failure, after so many commits in this driver."""
@@ -199,13 +199,15 @@ def start(
     frame: DataFrame,
     checkpoint: str,
     servers: str,
+    topic: str,
     filled_to_ms: int | None = None,
 ) -> None:
     """Start the query, in a scheduler pool of its own so that a slow stage does not hold up the others.
 
     Args:
-        frame: the stage's results; of one in real time, as records of its results topic (``results.encoded``).
+        frame: the stage's results; of one with a phase, as records of its results topic (``results.encoded``).
         servers: of Kafka, where that topic is.
+        topic: its name.
         filled_to_ms: of a stage that fills itself, see ``GivingWay``.
     """
     spark.sparkContext.setLocalProperty("spark.scheduler.pool", stage.name)
@@ -216,7 +218,10 @@ def start(
     )
     if isinstance(stage.gate, Results):
         stage.gate.begin(live=stage.live)
-        writer = to_topic(writer, servers, stage.gate.topic, f"{LIVE_BATCH_S} seconds" if stage.live else None)
+        trigger = {"realTime": f"{LIVE_BATCH_S} seconds"} if stage.live else {"availableNow": True}
+        writer = to_topic(writer, servers, topic).trigger(**trigger)
+    elif stage.phase:  # in shadow, where nobody waits for a window: not one batch after the other
+        writer = to_topic(writer, servers, topic).trigger(processingTime=definition.trigger or "1 second")
     else:
         stage.gate.failure = None
         writer, pace = writer.foreachBatch(stage.gate), None
@@ -229,15 +234,10 @@ def start(
     stage.began = time.monotonic()
 
 
-def to_topic(writer: DataStreamWriter, servers: str, topic: str, live: str | None) -> DataStreamWriter:
-    """The way of a real-time stage's results.
-
-    Args:
-        live: the time between two commits, in real time; None for batches until everything is read.
-    """
+def to_topic(writer: DataStreamWriter, servers: str, topic: str) -> DataStreamWriter:
+    """The way of results that the driver reads, or that are compared."""
     writer = writer.format("kafka").option("kafka.bootstrap.servers", servers).option("kafka.linger.ms", "5")
-    writer = writer.option("topic", topic)
-    return writer.trigger(realTime=live) if live else writer.trigger(availableNow=True)
+    return writer.option("topic", topic)
 
 
 def end(stage: RunningStage) -> None:

@@ -148,7 +148,7 @@ class WarmUp:
             "checkpointLocation", f"s3a://{self.settings.s3_bucket}/{prefix}{stage}"
         )
         if live:
-            return apart(to_topic(writer, self.places.kafka, self._topic(stage), LIVE_BATCH)).start()
+            return apart(to_topic(writer, self.places.kafka, self._topic(stage)).trigger(realTime=LIVE_BATCH)).start()
         return _discarded(writer, ended)
 
     def _practise(self, stage: str, prefix: str, until: float) -> list[float]:

@@ -526,7 +526,8 @@ class Work:
             servers = self.settings.kafka_bootstrap_servers
             begun = self.deployment.stages.get(stage.name)
             filled_to_ms = begun.filled_to_ms if begun else None
-            stages.start(self.spark, self.definition, stage, frame, checkpoint, servers, filled_to_ms)
+            topic = keys.results_topic(self.launch.job, stage.name)
+            stages.start(self.spark, self.definition, stage, frame, checkpoint, servers, topic, filled_to_ms)
         except PySparkException as error:
             raise DefinitionError(f"Stage {stage.name} cannot run: {str(error).splitlines()[0][:400]}") from error
         assert stage.query is not None
@@ -649,7 +650,7 @@ class Work:
         own |= {"unpaced": isinstance(stage.gate, Gate) and not self.definition.trigger and stage.gate.pace is None}
         own |= {"outputs": stage.gate.outputs, "last_output": stage.gate.last_output}
         own |= {"refused_rows": stage.gate.refused}
-        if stage.live:  # Spark says where the sources ended when the batch began
+        if stage.phase in (Phase.LIVE, Phase.SHADOW, Phase.LEVEL):  # Spark says where sources ended when a batch began
             own |= {"lag": stage.lag}
         return self.progress[stage.name].status.model_copy(update=own)
 

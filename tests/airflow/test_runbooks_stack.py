@@ -22,7 +22,7 @@ import psutil
 import pytest
 from pydantic import SecretStr
 
-from fresh_job import FreshJob, publish_quickly, wait_for
+from fresh_job import FreshJob, publish_quickly, wait_for, with_ledger
 from runbooks import (
     PATIENT,
     RUN_S,
@@ -49,8 +49,9 @@ from streamops.clients.airflow import Airflow, Run
 from streamops.clients.influx import Points
 from streamops.model import records
 from streamops.model.definitions import load
-from streamops.model.errors import RefusedError
+from streamops.model.errors import NotFoundError, RefusedError
 from streamops.model.records import FINAL, Deployment
+from streamops.operations import rehearsals
 from streamops.operations.engine import list_operations
 from streamops.operations.follow import Runbooks
 from streamops.operations.operation import Operation
@@ -338,12 +339,41 @@ def test_a_driver_that_the_master_no_longer_holds_is_brought_back(airflow, runni
     wait_for(lambda: (said := job.status()) and (silent(said) or said.state in FINAL), RUN_S, "its silence")
     with at_work(job.settings, "reconcile"):
         wait_works(job, RUN_S, lease.epoch)
+        wait_for(lambda: free(job), RUN_S, "the end of what brought it back")
     healed = list_operations(job.store, job.name)[-1]
     assert (healed.request.runbook, healed.owner.dag_id) == ("recover_job", "reconcile")
     heal = "\n".join(airflow.log("reconcile", healed.owner.run_id, "heal", 1, 0))
     assert "spark-submit" in heal  # the whole command, in a task of its own
     assert f"Receipt {healed.id}: recover_job of {job.name} succeeded" in heal
     assert (job.record().version, job.record().deployment) == (before.version, before.deployment)
+    exact(job)
+
+
+# --- before an upgrade
+
+
+def test_a_version_in_batches_is_rehearsed_beside_the_one_that_runs(airflow, running):
+    job, before = running, running.record()
+    asked = {"job": job.name, "version": "v2", "logging": {"sinks": "DEBUG"}, "observe_s": 5, "demand_equal": True}
+    run = run_to_end(airflow, "rehearse_job", {**asked, "healthy_timeout_s": PATIENT["healthy_timeout_s"]})
+    told = "\n".join(
+        line for task in ("compare", "dismiss", "outcome") for line in airflow.log("rehearse_job", run.run_id, task)
+    )
+    assert run.state == "success", told
+    (found,) = rehearsals.read_all(job.store, job.name)
+    compared = {name: stage.compared for name, stage in found.stages.items()}
+    assert {name: stage.differing for name, stage in compared.items()} == {"avg_1s": 0, "avg_1m": 0, "vol_1s": 0}
+    assert min(stage.equal for stage in compared.values()) > 3
+    assert all(stage.new.lateness and not stage.old.lateness for stage in found.stages.values())
+    assert rehearsals.verdict(found) in told
+    after = job.record()
+    assert (after.launch, after.deployment, after.standby) == (before.launch, before.deployment, None)
+    assert not list(job.store.list(keys.checkpoints(job.name, found.new.deployment)))
+    for stage in found.stages:  # what was only compared is gone
+        with pytest.raises(NotFoundError):
+            with_ledger(
+                job.settings, lambda ledger, stage=stage: ledger.end_offsets(keys.results_topic(job.name, stage))
+            )
     exact(job)
 
 

@@ -25,7 +25,7 @@ from fakes import driver, object_server
 from fakes.driver import WINDOW, point_key
 from fakes.nodes import Nodes
 from streamops.model import records
-from streamops.model.definitions import Definition, parse
+from streamops.model.definitions import Definition, InfluxSink, parse
 from streamops.model.errors import NotFoundError
 from streamops.model.owner import Owner
 from streamops.model.records import FINAL, Shadow
@@ -42,8 +42,8 @@ from streamops.spark.submission import Submission
 from streamops.store import documents, jobs, keys, waiting
 from streamops.store.object_store import ObjectStore
 from streamops.versions import archives
-from streamops.versions.artifacts import BROKERS, LEVELS, ArtifactManifest
-from streamops.versions.fingerprints import Aggregate, Fingerprint, Key, Operator, Slot
+from streamops.versions.artifacts import BATCHES_IN_SHADOW, BROKERS, LEVELS, ArtifactManifest
+from streamops.versions.fingerprints import Aggregate, Fingerprint, Key, Operator, Slot, Watermark, Window
 
 JOB = "sums"
 # Deadlines find what hangs on a busy machine; nothing is measured with them.
@@ -62,6 +62,20 @@ SUM = Fingerprint(  # what these drivers do, in Spark's words
             aggregates=(Aggregate(function="sum", text="sum(events.n)", buffer=(Slot(type="long", nullable=True),)),),
         ),
     ),
+)
+
+_AT = Window(kind="tumbling", time="events.n", size_us=WINDOW * 25_000)  # 40 events come a second
+WINDOWED = SUM.model_copy(  # the same, as windows of time
+    update={
+        "watermarks": (Watermark(column="events.n", delay="0 seconds"),),
+        "operators": (
+            Operator(
+                kind="aggregation",
+                keys=(SUM.operators[0].keys[0].model_copy(update={"window": _AT}),),
+                aggregates=SUM.operators[0].aggregates,
+            ),
+        ),
+    }
 )
 
 
@@ -161,6 +175,7 @@ class Topic:
     old: dict[str, int] = field(default_factory=dict)  # of topics in ``made``: how many events are older than any time
     marks: int = 0  # of the last records, how many only mark the end of a transaction
     other: set[str] = field(default_factory=set)  # stages of which a version in shadow gives other results
+    in_batches: set[str] = field(default_factory=set)  # stages of which the first version gives none to a topic
 
     def ensure_topic(self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> bool:
         if topic == "events" or topic in self.made:
@@ -185,17 +200,26 @@ class Topic:
         yield from ((0, offset, 0, b"") for offset in range(start["0"], end["0"] - self.marks))
 
     def read_keyed(self, topic: str, start: int, end: int) -> Iterator[tuple[int, bytes, bytes]]:
-        """Results of a stage in real time as both versions give them: the first one, and one in shadow."""
+        """Results of a stage as both versions give them: the first one, if it is in real time, and one in shadow."""
         stage = topic.removeprefix(keys.results_topics(JOB))
         assert self.store is not None
         shadow = documents.read(self.store, keys.shadow(JOB, stage), Shadow)
+        whose = [] if stage in self.in_batches else [mark(1, 1)]
+        whose += [mark(shadow.value.epoch, shadow.value.run)] if shadow else []
+        for row in self._windows():
+            for who in whose:
+                value = row["value"] + (stage in self.other and who != mark(1, 1))
+                given = json.dumps({**row, "value": value})
+                yield row["time"] + 7, str(row["time"]).encode(), who + b"0 " + given.encode()
+
+    def points(self, sink: InfluxSink, start_ms: int, end_ms: int) -> list[dict[str, int]]:
+        """What a version in batches has written of its windows, as InfluxDB gives it."""
+        return [row for row in self._windows() if start_ms <= row["time"] < end_ms]
+
+    def _windows(self) -> Iterator[dict[str, int]]:
         for window in range(int((time.time() - self.began) * 40) // WINDOW):
             total = sum(range(window * WINDOW, (window + 1) * WINDOW))
-            end_ms = driver.time_ms(self.began, (window + 1) * WINDOW)
-            for who in (mark(1, 1), *([mark(shadow.value.epoch, shadow.value.run)] if shadow else [])):
-                value = total + (stage in self.other and who != mark(1, 1))
-                row = json.dumps({"time": end_ms, "value": value})
-                yield end_ms + 7, str(end_ms).encode(), who + b"0 " + row.encode()
+            yield {"time": driver.time_ms(self.began, (window + 1) * WINDOW), "value": total}
 
     def delete_topic(self, topic: str) -> bool:
         self.dropped.append(topic)
@@ -275,7 +299,8 @@ class Rig:
         job: str = JOB,
         *,
         live: bool = False,
-        can: tuple[str, ...] = (LEVELS, BROKERS),
+        can: tuple[str, ...] = (LEVELS, BROKERS, BATCHES_IN_SHADOW),
+        does: Fingerprint = SUM,
     ) -> None:
         """Archives without content: these drivers need no code."""
         artifact, runtime = f"{job} {version}".encode(), b"runtime"
@@ -283,7 +308,7 @@ class Rig:
             job=job, version=version, artifact_sha256=archives.sha256(artifact), size=1,
             runtime_sha256=archives.sha256(runtime),
             definition=definition(version, stages, partitions, job, live=live), published=records.now(),
-            runtime_can=can, fingerprints={stage: SUM.model_dump(mode="json") for stage in stages},
+            runtime_can=can, fingerprints={stage: does.model_dump(mode="json") for stage in stages},
         )  # fmt: skip
         self.store.put(manifest.archive, artifact)
         self.store.put(keys.runtime(manifest.runtime_sha256), runtime)
@@ -308,6 +333,7 @@ class Rig:
             free_bytes=lambda: self.free,
             nodes=lambda: self.nodes,
             write_points=self.written.extend,
+            read_points=self.topic.points,
             mark=lambda found, say: self.marked.append(found),
             adopt_wait_s=60,  # of a busy machine: a driver that was submitted is not submitted again
             look_s=LOOK_S,

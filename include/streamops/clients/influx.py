@@ -17,6 +17,7 @@ from influxdb_client.client.write_api import SYNCHRONOUS
 from influxdb_client.domain.write_precision import WritePrecision
 from influxdb_client.rest import ApiException
 
+from streamops.model.definitions import InfluxSink
 from streamops.model.errors import DataRefusedError, StreamOpsError, UnreachableError
 from streamops.settings import Settings
 
@@ -78,6 +79,21 @@ def write(settings: Settings, lines: Iterable[str]) -> None:
         points.write_lines(lines)
 
 
+def read(settings: Settings, sink: InfluxSink, start_ms: int, end_ms: int) -> list[dict[str, Any]]:
+    """The columns of each point of a sink with ``start_ms <= time < end_ms``: its time, tags and fields.
+
+    Raises what ``Points.read`` raises.
+    """
+    found: dict[tuple[int, tuple[str, ...]], dict[str, Any]] = {}
+    with closing(Points(settings, timeout_s=60)) as points:
+        for time_ms, (*tags, field), value in points.read(
+            sink.measurement, start_ms, end_ms, (*sink.tags, "_field"), field=""
+        ):
+            known = {sink.time: time_ms, **dict(zip(sink.tags, tags, strict=True))}
+            found.setdefault((time_ms, tuple(tags)), known)[field] = value
+    return list(found.values())
+
+
 class Points:
     """The installation's bucket.
 
@@ -126,10 +142,15 @@ class Points:
 
         A point with a tag that is not in ``tags`` still comes, without that tag: as a second point for the
         same time, so that a recount sees it.
+
+        Args:
+            tags: and other columns, such as ``_field``.
+            field: empty for all.
         """
+        which = "r._measurement == measurement" + (" and r._field == field" if field else "")
         query = (
             "from(bucket: bucket) |> range(start: start, stop: stop)"
-            " |> filter(fn: (r) => r._measurement == measurement and r._field == field) |> keep(columns: columns)"
+            f" |> filter(fn: (r) => {which}) |> keep(columns: columns)"
         )
         asked = {"measurement": measurement, "field": field, "columns": ["_time", "_value", *tags]}
         if end_ms <= start_ms:

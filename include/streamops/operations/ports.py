@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from streamops.cluster.membership import Program
 from streamops.cluster.nodes import Inventory
-from streamops.model.definitions import Definition
+from streamops.model.definitions import Definition, InfluxSink
 from streamops.model.errors import NotFoundError
 from streamops.model.owner import Owner
 from streamops.model.records import Offsets
@@ -113,13 +113,18 @@ def _no_results(lines: Sequence[str]) -> None:
     raise NotFoundError("Nothing is written from here.")
 
 
+def _no_points(sink: InfluxSink, start_ms: int, end_ms: int) -> Sequence[Mapping[str, Any]]:
+    raise NotFoundError("No results are read from here.")
+
+
 @dataclass(frozen=True)
 class Ports:
     """Everything that an engine acts through.
 
     ``retention`` opens the object store with the identity that may delete snapshots and jobs, for what deletes them.
     ``free_bytes`` tells how much room the object store has, where that can be known; ``sinks_answer`` raises
-    UnreachableError when results could not be written now, and ``write_points`` writes lines as InfluxDB takes them.
+    UnreachableError when results could not be written now, ``write_points`` writes lines as InfluxDB takes them, and
+    ``read_points`` gives the columns of each point with ``start_ms <= time < end_ms``, its time and tags among them.
     ``mark`` puts an operation that is over on the dashboards, if it can: it never raises, soon returns, and says in
     one line what went wrong. ``adopt_wait_s`` is how long a retried submission waits for the driver that an earlier
     try may have started.
@@ -134,6 +139,7 @@ class Ports:
     free_bytes: Callable[[], int | None] = lambda: None
     sinks_answer: Callable[[], None] = lambda: None
     write_points: Callable[[Sequence[str]], None] = _no_results
+    read_points: Callable[[InfluxSink, int, int], Sequence[Mapping[str, Any]]] = _no_points
     mark: Callable[[Receipt, Callable[[str], None]], None] = lambda found, say: None
     nodes: Callable[[], NodesPort] = _no_nodes
     adopt_wait_s: float = 40.0

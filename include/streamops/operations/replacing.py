@@ -58,12 +58,14 @@ class Accepted:
         )
         return AsRun.of(self.old), new
 
-    def why_not_beside(self, room_for: Callable[[Definition], bool], *, standby: bool = True) -> str:
+    def why_not_beside(
+        self, room_for: Callable[[Definition], bool], *, standby: bool = True, takes_over: bool = True
+    ) -> str:
         """Why the new version cannot run beside the old one, on a copy of its state; empty if it can."""
         old, new = self.running.definition, self.definition
         if self.checked.moved:
             return f"{', '.join(self.checked.moved)} goes on in another topic"
-        return why_not_beside(old, new, self.checked.outcomes, room_for, standby=standby)
+        return why_not_beside(old, new, self.checked.outcomes, room_for, standby=standby, takes_over=takes_over)
 
 
 def check(context: StepContext, what: str) -> Accepted:
@@ -130,6 +132,7 @@ def why_not_beside(
     room_for: Callable[[Definition], bool],
     *,
     standby: bool = True,
+    takes_over: bool = True,
 ) -> str:
     """Why a version cannot run beside the other, on a copy of its state; empty if it can.
 
@@ -137,8 +140,9 @@ def why_not_beside(
         outcomes: of each stage of the new version, what becomes of its state.
         room_for: whether the cluster holds one more driver of a version.
         standby: whether a second driver is asked for.
+        takes_over: what it gives meanwhile is to count in the end, which only stages in real time can do.
     """
-    if batches := new.in_batches:
+    if takes_over and (batches := new.in_batches):
         return f"{', '.join(batches)} of {new.version} runs in batches"
     if changed := [name for name in new.stages if not _goes_on(name, old, new, outcomes.get(name, ""))]:
         return f"the state of {', '.join(changed)} is not kept as it is"
@@ -217,9 +221,14 @@ def _remove(context: StepContext) -> None:
         return
     steps.drop_feeds(context, number)
     notes = [keys.feed(job, stage, number) for stage in made.stages]
+    running = context.version(jobs.deployment(store, job, context.before.deployment).version).definition.stages
     for stage in made.stages:
         shadow = documents.find(store, keys.shadow(job, stage), Shadow)
-        notes += [keys.shadow(job, stage)] if shadow and shadow.deployment == number else []
+        if shadow is None or shadow.deployment != number:
+            continue
+        notes.append(keys.shadow(job, stage))
+        if stage not in running or not running[stage].realtime:  # nobody else gives results there
+            steps.drop_results(context, stage)
     objects = [info.key for info in store.list(keys.checkpoints(job, number))]
     try:
         context.ports.retention().delete([*objects, *notes])

@@ -500,6 +500,14 @@ def drop_feeds(context: StepContext, number: int) -> None:
         context.say(f"Feeds of deployment {number} stay: {error}")
 
 
+def drop_results(context: StepContext, stage: str) -> None:
+    """Delete a stage's results topic; Kafka that does not answer keeps it."""
+    try:
+        context.ports.ledger.delete_topic(keys.results_topic(context.job, stage))
+    except UnreachableError as error:
+        context.say(f"What {stage} gave stays in its topic: {error}")
+
+
 def receipt(context: StepContext) -> Finished:
     """The receipt of an operation that succeeded."""
     for line in receipts.lines(settling.settle(context.ports, context.operation, "succeeded", context.say)):

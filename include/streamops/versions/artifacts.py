@@ -34,6 +34,7 @@ from streamops.versions.fingerprints import Fingerprint
 MAX_ARTIFACT_BYTES = 512 << 20
 VALIDATION_S = 240
 REPARTITION = "repartition"  # brings kept state into the version's number of partitions
+BATCHES_IN_SHADOW = "batches in shadow"  # runs stages in batches beside another version
 LEVELS = "levels"  # knows TRACE, and changes levels of loggers while it runs
 BROKERS = "brokers"  # reads topics of other brokers than the installation's
 
@@ -110,7 +111,7 @@ def publish(
         definition=definition,
         published=records.now(),
         publisher=Publisher.here(),
-        runtime_can=(REPARTITION, LEVELS, BROKERS),
+        runtime_can=(REPARTITION, LEVELS, BROKERS, BATCHES_IN_SHADOW),
         fingerprints=fingerprints,
     )
     store.place(keys.runtime(manifest.runtime_sha256), runtime, manifest.runtime_sha256)

@@ -22,7 +22,8 @@ from streamops.model.records import (
     distance,
     now,
 )
-from streamops.operations import rehearsals, replacing, steps
+from streamops.operations import comparable, rehearsals, replacing, steps
+from streamops.operations.comparable import Comparable
 from streamops.operations.context import StepContext
 from streamops.operations.facts import Checked, Facts, Finished, Reserved, Waited
 from streamops.operations.health import Health
@@ -34,6 +35,7 @@ from streamops.recount import beside
 from streamops.recount.beside import Given, Lateness
 from streamops.spark import priority
 from streamops.store import documents, jobs, keys
+from streamops.versions import artifacts, verdicts
 
 SILENT_S = 120  # without a word of the driver that works: an operation must not keep reconciliation away from it
 FEW_COMMITS_S = 120.0  # of a stage in real time: a watermark that is further behind what it reads does not move
@@ -111,10 +113,11 @@ def check(context: StepContext) -> Checked:
         RefusedError, NotFoundError, CheckpointError: what is wrong and what to do instead.
     """
     accepted = replacing.check(context, "a rehearsal")
-    why = accepted.why_not_beside(context.ports.submitter.room_for)
-    if batches := accepted.running.definition.in_batches:
-        running = accepted.running.version
-        why = f"{', '.join(batches)} of {running} runs in batches, and leaves no results to be compared"
+    old = Comparable(accepted.running.definition, verdicts.known(accepted.running, accepted.old.params))
+    new = Comparable(accepted.definition, verdicts.known(accepted.version, accepted.settings.params))
+    why = accepted.why_not_beside(context.ports.submitter.room_for, takes_over=False) or comparable.why_not(old, new)
+    if not why and new.definition.in_batches and artifacts.BATCHES_IN_SHADOW not in accepted.version.runtime_can:
+        why = "its runner is too old to run stages in batches beside another version; publish it again as another one"
     if why:
         raise RefusedError(
             f"Version {accepted.version.version} of {context.job} cannot be rehearsed, because {why}; see with "
@@ -263,22 +266,25 @@ def _stage(
 ) -> StageTried:
     """One stage of both: windows are compared that ended since the new one is level, and that both have closed."""
     store, ledger = context.ports.store, context.ports.ledger
+    one, two = _sides(context)
     shadow = documents.find(store, keys.shadow(context.job, name), Shadow)
     if shadow is None or shadow.deployment != context.number:
         raise UnhealthyError(f"Stage {name} has not run in shadow in this operation; rehearse again.")
     mine, other = (status.stages.get(name, StageStatus()) for _, status in (old, new))
     from_ms = int(_since(context).timestamp() * 1000)
-    until_ms = min(mine.watermark_ms or 0, other.watermark_ms or 0)
+    until_ms = min(mine.watermark_ms or 0, other.watermark_ms or 0) - max(one.open_ms(name), two.open_ms(name))
     topic = keys.results_topic(context.job, name)
     end = ledger.end_offsets(topic)["0"]  # after the watermarks: all that these have closed is in the topic
     given = Given(shadow, from_ms, until_ms).take(ledger.read_keyed(topic, shadow.since, end))
-    before, after = (definition.stages[name].sinks[0].influxdb for definition in
-                     (_running(context), context.version().definition))  # fmt: skip
-    assert before is not None  # a real-time stage has one
+    before, after = one.sink(name), two.sink(name)
+    assert before is not None  # else there is nothing to rehearse
     assert after is not None
+    gave = given.old()
+    if not one.definition.stages[name].realtime:  # it writes at once, and is at the end of its batch
+        gave = iter(context.ports.read_points(before, given.from_ms + 1, given.until_ms + 1))
     late = given.lateness()
     return StageTried(
-        compared=beside.compare(given.old(), given.new(), before, after),
+        compared=beside.compare(gave, given.new(), before, after),
         old=_side(name, mine, old, late[0]),
         new=_side(name, other, new, late[1]),
         until=datetime.fromtimestamp(given.until_ms / 1000, UTC),
@@ -329,6 +335,18 @@ def _statuses(context: StepContext) -> tuple[DriverStatus | None, DriverStatus |
     store, launch = context.ports.store, context.before.launch
     old = jobs.status(store, context.job, launch) if launch else None
     return old, jobs.status(store, context.job, context.launch)
+
+
+def _sides(context: StepContext) -> tuple[Comparable, Comparable]:
+    """The version that runs and the new one, as they are compared."""
+    store = context.ports.store
+    old = jobs.deployment(store, context.job, context.before.deployment)
+    new = jobs.deployment(store, context.job, context.number)
+    running, version = context.version(old.version), context.version()
+    return (
+        Comparable(running.definition, verdicts.known(running, old.params)),
+        Comparable(version.definition, verdicts.known(version, new.params)),
+    )
 
 
 def _running(context: StepContext) -> Definition:
