@@ -32,12 +32,13 @@ NOW = {"days": 0, "restore": True, "restore_days": 0}
 
 @pytest.fixture(scope="module")
 def job(stack: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FreshJob]:
-    """A job that has worked for a while, with a snapshot of each version: from its upgrade, and live."""
+    """A job that has worked for a while, with a snapshot of each version: one with the cancel, and one live."""
     operator = Operator(stack)
     with working_job(stack, tmp_path_factory.mktemp("restore")) as job:
         operator.run("deploy_job", job.name, version="v1")
         job.caught_up(RUN_S)
-        operator.run("upgrade_job", job.name, version="v2", snapshot="of-v1", standby=False)
+        operator.run("snapshot_job", job.name, snapshot="of-v1", cancel=True)
+        operator.run("deploy_job", job.name, version="v2", from_snapshot="of-v1")
         job.caught_up(RUN_S)
         operator.run("snapshot_job", job.name, snapshot="good")
         yield job
@@ -97,6 +98,19 @@ def skipping(job: FreshJob, name: str, new: str, events: int) -> None:
 def verified(what: str) -> subprocess.CompletedProcess[str]:
     command: list[str | Path] = [Path(sys.executable).with_name("streamops"), "snapshots", "verify", what]
     return subprocess.run([*command, "--restore"], capture_output=True, text=True, timeout=RUN_S, check=False)
+
+
+@pytest.mark.long
+def test_version_2_continues_what_version_1_was_cancelled_into(job):
+    """The upgrade in two steps: nothing is lost of what went on, and what is new begins where the snapshot stands."""
+    assert job.runs("v2")
+    report = job.recount()
+    assert report.clean, report.reason
+    stood = snapshots.load(job.store, job.name, "of-v1").stages["avg_1s"].offsets
+    begun = jobs.deployment(job.store, job.name, job.record().deployment).stages
+    assert {name: start.since_deployment for name, start in begun.items()} == {"avg_1s": 1, "avg_1m": 2, "vol_1s": 2}
+    assert [begun[name].offsets for name in ("avg_1m", "vol_1s")] == [stood, stood]
+    assert {item.stage for item in report.measurements if item.expected} == set(begun)
 
 
 @pytest.mark.long
