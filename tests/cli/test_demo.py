@@ -45,7 +45,7 @@ def traffic(stack: Settings) -> Iterator[Settings]:
 def told(settings: Settings, directory: Path) -> tuple[dict, list[str]]:
     lines: list[str] = []
     options = Options(traffic_before_s=8, traffic_after_s=10, probation_s=5, report=directory)
-    with at_work(settings, "scheduled_snapshots"):
+    with at_work(settings, "scheduled_snapshots"), at_work(settings, "apply_retention"):
         report = Demo(settings, options, lines.append, lambda: lambda steps: None, pace).tell()
     data, page = write(report, directory)
     assert json.loads(data.read_text()) == json.loads(json.dumps(report))
