@@ -66,4 +66,4 @@ def _airflow(settings: Settings) -> None:
     with Airflow(settings) as airflow:
         missing = [name for name in RUNBOOKS if not airflow.ready(name)]
     if missing:
-        raise NotFoundError(f"Airflow runs, but has no runbook {', '.join(missing)} (yet); look at its import errors.")
+        raise NotFoundError(f"Airflow does not offer {', '.join(missing)} (yet): paused, or with import errors.")

@@ -137,7 +137,7 @@ class Runbooks:
         )
         if missing:
             raise UnreachableError(
-                f"Airflow does not offer {', '.join(missing)} after {deadline_s:g} s; see its import errors."
+                f"Airflow does not offer {', '.join(missing)} after {deadline_s:g} s: paused, or with import errors."
             )
 
     def run(self, asked: Request, show: Show, told: Callable[[Run], None] = lambda run: None) -> Operation:
