@@ -171,6 +171,8 @@ class Driver:
             word = self.stand_by(work)
             self.mark("standby")
             if word is not None:
+                if work.shadow:
+                    work.shadow.dismiss()
                 return self.end(State.STOPPED, word)
             if work.shadow is None:  # where new stages begin is known only since the old version stopped
                 work.begin_at(self.patiently(self.deployment))

@@ -106,6 +106,7 @@ class ShadowRun:
             reader, rounds = self._readers.get(stage.name), stage.phase is Phase.CATCHING_UP
             failure = (stage.query.exception() if stage.query else None) or (reader.failure if reader else None)
             if (stage.ended and not (rounds and stage.finished)) or failure:
+                self.dismiss()
                 why = str(failure or "ended by itself").splitlines()[0]
                 raise UnhealthyError(f"Stage {stage.name} failed in shadow: {why[:300]}")
             if reader and self.work.has_read_again(stage):
@@ -153,6 +154,10 @@ class ShadowRun:
             stages.end(stage)
             self._rounds[stage.name].clear()
             self._start(stage, Phase.CATCHING_UP)
+
+    def dismiss(self) -> None:
+        """End all queries: once the driver has said that it ends, what they wrote is removed."""
+        stages.at_once(stages.end, self.work.stages)
 
     def end(self, *, go_on: bool) -> None:
         """The version may write from now on.
