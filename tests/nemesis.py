@@ -184,6 +184,7 @@ def _to_another(seen: Seen, name: str) -> dict[str, Act]:
     acts = {"upgrade": Act("upgrade_job", values, True, other)}
     if seen.kind.live:
         acts["upgrade without a gap"] = Act("upgrade_job", {**values, "strategy": "gapless"}, True, other)
+    if not values["accept_loss"]:  # whose stages would have nothing to be compared with
         acts["rehearse"] = Act("rehearse_job", {"version": other, "observe_s": 5}, True, seen.version)
     return acts
 
