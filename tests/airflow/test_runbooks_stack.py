@@ -546,11 +546,12 @@ def test_a_fork_continues_another_jobs_snapshot_beside_it(airflow, running, good
     job, before = running, running.record()
     other = FreshJob.publish(job.settings, tmp_path)
     values = {"job": other.name, "version": "v2", "from_snapshot": f"{job.name}/{good}", **PATIENT}
+    values["topics"] = {"trades": job.name}
     refused = run_to_end(airflow, "deploy_job", values)
     assert refused.state == "failed"
     assert "fork" in airflow.error(refused.dag_id, refused.run_id, "check").lower()
     try:
-        run = run_to_end(airflow, "deploy_job", {**values, "fork": True, "topics": {"trades": job.name}})
+        run = run_to_end(airflow, "deploy_job", {**values, "fork": True})
         assert run.state == "success", states(airflow, run)
         assert other.runs("v2")
         end = job.end()
