@@ -289,7 +289,7 @@ def test_what_cannot_be_rehearsed_is_refused_and_what_ends_in_shadow_is_dismisse
     rig.go_live()
     before = rig.record()
     for change, says in (
-        ({"version": "v2"}, "v2 of sums cannot be rehearsed, because a of v2 has no windows that a watermark closes"),
+        ({"version": "v2"}, "v2 of sums cannot be rehearsed, because a of v2 has no windows that its"),
         ({"version": "live"}, "already runs live"),
         ({"may_differ": ["z"], "demand_equal": True}, "has no stage z"),
     ):

@@ -42,6 +42,7 @@ def runbook_dag(runbook: Runbook, documentation: str | None, *tags: str) -> DAG:
             every run is added to that list, and the table of tasks follows it.
         tags: besides those that every runbook has.
     """
+    most = {"max_active_runs": runs.MOST_ASKING} if _asks(runbook) else {}
     with DAG(
         dag_id=runbook.name,
         description=runbook.purpose,
@@ -49,10 +50,15 @@ def runbook_dag(runbook: Runbook, documentation: str | None, *tags: str) -> DAG:
         schedule=None,
         tags=["streamops", "runbook", *tags],
         params=forms.of(runbook.request),
-        **{**runs.DAG_ARGS, "default_args": runs.ASKED_ARGS},
+        **{**runs.DAG_ARGS, "default_args": runs.ASKED_ARGS, **most},
     ) as dag:
         chain(*_tasks(runbook), *ending(runbook))
     return dag
+
+
+def _asks(runbook: Runbook) -> bool:
+    """Whether a run may wait for a person before it begins."""
+    return "approval" in runbook.request.model_fields
 
 
 def _tasks(runbook: Runbook) -> list[Operator]:
@@ -62,8 +68,7 @@ def _tasks(runbook: Runbook) -> list[Operator]:
         steps = [step for step in runbook.steps if step.task == task]
         following = [step for step in runbook.steps if step.task in runbook.tasks[at + 1 : at + 2]]
         if not tasks:
-            asks = "approval" in runbook.request.model_fields
-            tasks.append((ApprovedOperator if asks else BeginOperator)(task_id=task))
+            tasks.append((ApprovedOperator if _asks(runbook) else BeginOperator)(task_id=task))
         elif any(step.parts for step in steps):
             # One after the other: each takes the operation up, and no two processes work on one at once.
             of_each = DriverSubmitOperator.partial(

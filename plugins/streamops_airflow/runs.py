@@ -41,6 +41,7 @@ DAG_ARGS: dict[str, Any] = {
     "is_paused_upon_creation": False,
     "default_args": {"owner": "streamops", **RETRIES},
 }
+MOST_ASKING = 256  # runs at a time where some may wait for a person; these take no worker
 HEALING = "healing"  # the pool of what heals; the stack makes it, with slots that no other task gets
 INSTALLATION = "streamops_conn_id"  # the field of every runbook's form that is no part of the request
 # For DAGs whose form has it.

@@ -73,13 +73,17 @@ class Gate:
     def take(self, rows: Iterable[Sequence[Row]], batch_id: int) -> None:
         """Write a batch; each item is what one request takes."""
         windows: set[int] = set()
-        before = self.rows
+        count = 0
         for some in rows:
             self._write(some, batch_id)
+            count += len(some)
             if self.pace and self._time_column:
                 times = (row[self._time_column] for row in some)
                 windows.update(epoch_ms(at) for at in times if at is not None)
-        self.outputs += self.rows > before
+        if count:  # a batch that fails on the way is written again from its beginning
+            self.rows += count
+            self.outputs += 1
+            self.last_output = now()
         self._wait(windows)
 
     def _wait(self, windows: set[int]) -> None:
@@ -95,8 +99,6 @@ class Gate:
                 self._patience.write(sink, rows, batch_id)
             except UnreachableError as error:  # a stop ends the waiting; nothing is committed, so this is a boundary
                 raise StopAtBoundary(self.stage) from error
-        self.rows += len(rows)
-        self.last_output = now()
 
 
 def collected(batch: DataFrame) -> Iterator[list[Row]]:

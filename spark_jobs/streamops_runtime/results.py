@@ -20,11 +20,11 @@ from typing import Any, NamedTuple
 import confluent_kafka
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
-from pyspark.sql.types import DoubleType, FloatType, IntegralType, StructType
+from pyspark.sql.types import DoubleType, FloatType, IntegralType, StringType, StructType
 
 from streamops.clients.kafka import READER, Ledger
 from streamops.model.definitions import InfluxSink
-from streamops.model.errors import LeaseLostError, StreamOpsError, UnreachableError
+from streamops.model.errors import DefinitionError, LeaseLostError, StreamOpsError, UnreachableError
 from streamops.model.records import EarlierRun, Lease, ResultsPosition, Shadow, now
 from streamops.model.results import SEPARATOR, columns, mark, state_partition, time_ms
 from streamops.store import documents, keys
@@ -205,7 +205,22 @@ def _finite(schema: StructType, name: str) -> Column:
     """JSON has no number that is not finite, and neither has a point."""
     if not isinstance(schema[name].dataType, DoubleType | FloatType):
         return F.col(name)
-    return F.when(~F.isnan(name) & (F.abs(name) != F.lit(float("inf"))), F.col(name))
+    value = F.col(name).cast("double")  # as a row has it: JSON would show fewer digits of a float
+    return F.when(~F.isnan(name) & (F.abs(name) != F.lit(float("inf"))), value)
+
+
+def check_tags(schema: StructType, sink: InfluxSink, why: str) -> None:
+    """Make sure that tags are text or whole numbers: anything else Spark and Python write as different texts.
+
+    Args:
+        why: begins the message.
+
+    Raises:
+        DefinitionError: one is neither.
+    """
+    for tag in sink.tags:
+        if not isinstance(schema[tag].dataType, StringType | IntegralType):
+            raise DefinitionError(f"{why} tag {tag} is {schema[tag].dataType.simpleString()}; make it a string.")
 
 
 class Results:

@@ -16,7 +16,7 @@ from typing import Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import BinaryType, IntegralType, LongType, StringType, StructField, StructType, TimestampType
+from pyspark.sql.types import BinaryType, IntegralType, LongType, StructField, StructType, TimestampType
 
 from streamops.model.definitions import Definition, load
 from streamops.model.errors import DefinitionError, StreamOpsError
@@ -26,6 +26,7 @@ from streamops_runtime import code
 from streamops_runtime.fingerprint import fingerprint
 from streamops_runtime.local import local_spark
 from streamops_runtime.plan_walk import items
+from streamops_runtime.results import check_tags
 from streamops_runtime.sinks import check_columns
 from streamops_runtime.sources import accepted, schema_of
 
@@ -162,10 +163,8 @@ def _check_real_time(
     for name in function.sources:
         if not definition.sources[name].kafka and not definition.sources[name].stage:
             raise DefinitionError(f"{why} source {name} is not of Kafka; use mode: batch.")
-    for tag in (tag for sink in definition.stages[stage].sinks if sink.influxdb for tag in sink.influxdb.tags):
-        if not isinstance(result.schema[tag].dataType, StringType | IntegralType):
-            kind = result.schema[tag].dataType.simpleString()
-            raise DefinitionError(f"{why} tag {tag} is {kind}; make it a string, or use mode: batch.")
+    if sink := definition.stages[stage].points:
+        check_tags(result.schema, sink, why)
     found = list(_operators(spark._jsparkSession.sessionState().optimizer().execute(_analysed(result))))
     if unknown := sorted(set(found) - REAL_TIME):
         raise DefinitionError(f"{why} Spark has no {', '.join(unknown)} there; use mode: batch.")

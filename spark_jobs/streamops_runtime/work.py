@@ -44,7 +44,7 @@ from streamops_runtime import code, placement, repartition, stages, warmup
 from streamops_runtime.feed import Feed
 from streamops_runtime.gate import Gate, StopAtBoundary, gate_time_column
 from streamops_runtime.plan_walk import windows
-from streamops_runtime.results import Results, encoded
+from streamops_runtime.results import Results, check_tags, encoded
 from streamops_runtime.shadow import ShadowRun
 from streamops_runtime.sinks import open_sinks
 from streamops_runtime.stages import Phase, RunningStage, far
@@ -520,8 +520,10 @@ class Work:
             checkpoints.read_from(self.store, key, committed, feeds)  # each deployment has feeds of its own
         try:
             frame = self.frame(stage)
-            sink = self.definition.stages[stage.name].sinks[0].influxdb
+            sink = self.definition.stages[stage.name].points
             if stage.phase and sink:
+                if isinstance(stage.gate, Gate):
+                    check_tags(frame.schema, sink, f"What {stage.name} gives cannot be compared:")
                 frame = encoded(frame, sink, epoch, stage.run)
             servers = self.settings.kafka_bootstrap_servers
             begun = self.deployment.stages.get(stage.name)

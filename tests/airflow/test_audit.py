@@ -33,8 +33,7 @@ from streamops.model.names import CLUSTER
 from streamops.model.owner import Owner
 from streamops.model.records import RefusedPoint
 from streamops.operations.engine import Engine, list_operations
-from streamops.operations.follow import request
-from streamops.operations.operation import operation_id
+from streamops.operations.operation import Request, operation_id
 from streamops.operations.requests import ClusterRequest
 from streamops.operations.runbooks import RUNBOOKS
 from streamops.spark.submission import Submission
@@ -43,6 +42,7 @@ from streamops.upkeep import reconcile
 from streamops_airflow import assets
 from streamops_airflow.dags import runbook_dag
 from streamops_airflow.hooks.snapshots import SnapshotHook
+from streamops_airflow.operators import approval
 from streamops_airflow.operators.base import StreamOpsOperator
 from streamops_airflow.operators.driver_submit import SubmitOperator
 from streamops_airflow.operators.reconcile import HealOperator, ReconcileOperator
@@ -146,6 +146,8 @@ class Run:
         self.context["task_instance"], self.id = self, "a-task"
         self.answer: dict[str, Any] | None = None  # of a person
         self.question = ""
+        self.verdict: dict[str, Any] = {}  # over what the check says
+        self.verdict_then: dict[str, Any] = {}  # the same once a person has answered
         self.context["params"] = {name: param.resolve(suppress_exception=True) for name, param in
                                   self.dag.params.items()} | given  # fmt: skip
 
@@ -182,7 +184,7 @@ class Run:
         monkeypatch.setattr(StreamOpsOperator, "log", self.log, raising=False)
         monkeypatch.setattr(SnapshotHook, "store", self.rig.store)
         monkeypatch.setattr(SnapshotHook, "task_engine", lambda *_: engine)
-        monkeypatch.setattr(SnapshotHook, "preview", self.preview)
+        monkeypatch.setattr(SnapshotHook, "checked", self.checked)
         monkeypatch.setattr(hitl, "upsert_hitl_detail", self.ask)
         going, self.states = True, dict[str, str]()
         for task in self.dag.topological_sort():
@@ -223,12 +225,13 @@ class Run:
     def answered(self, task: Any, asking: TaskAwaitingInput) -> Any:
         """By the person."""
         assert asking.timeout  # no run waits for ever
+        self.verdict = self.verdict_then
         return task.resume_execution(asking.method_name, {"event": self.answer}, self.context)
 
-    def preview(self, runbook: str, **asked: Any) -> list[str]:
+    def checked(self, asked: Request) -> tuple[list[str], dict[str, Any]]:
         said: list[str] = []
-        Engine(self.rig.engine().ports, said.append).preview(request(runbook, **asked), self.rig.owner())
-        return said
+        facts = Engine(self.rig.engine().ports, said.append).preview(asked, self.rig.owner())
+        return said, facts | self.verdict
 
     def ask(self, *, ti_id: str, body: str, **more: Any) -> None:
         """Airflow's page; the job may be operated on by others meanwhile."""
@@ -495,3 +498,34 @@ def test_an_upgrade_that_asks_a_person_begins_when_somebody_has_approved(
         (check, *_) = run.dag.topological_sort()
         run.task_id = check.task_id
         run.execute(check, rig.engine())
+
+
+def approved(rig: Rig) -> Run:
+    """An upgrade that somebody approves."""
+    prepared(rig, "upgrade_job")
+    run = Run(rig, 0, "upgrade_job", {"version": "v2", "snapshot": "S1", "approval": True})
+    run.answer = {**ANSWERED, "chosen_options": ["Approve"]}
+    return run
+
+
+def test_what_was_approved_must_still_be_the_verdict(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = approved(rig)
+    run.verdict_then = {"outcomes": {"a": "starts empty"}}
+    told = run.carry_out(monkeypatch)
+    assert told.state == "refused"
+    assert [line for line in run.log.lines if "The verdict is another one than was approved." in line]
+    assert rig.record().version == "v1"
+
+
+def test_a_store_that_is_away_after_an_answer_asks_nobody_again(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, away, begin = approved(rig), [1, 2], Engine.begin
+    monkeypatch.setattr(approval, "_PAUSE_S", 0.01)
+
+    def begins(engine: Engine, *asked: Any) -> Any:
+        if away:
+            raise UnreachableError(f"the object store is away {away.pop()}")
+        return begin(engine, *asked)
+
+    monkeypatch.setattr(Engine, "begin", begins)
+    assert run.carry_out(monkeypatch).state == "succeeded"
+    assert not away

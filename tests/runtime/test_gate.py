@@ -142,6 +142,22 @@ def test_the_lease_is_checked_before_each_request_of_a_large_batch() -> None:
     assert len(sink.written[7]) == 2 * ROWS  # nothing more, once the lease was lost
 
 
+def test_rows_count_once_their_batch_is_written_whole() -> None:
+    """A version that fails in each batch gives nothing, however far it comes."""
+
+    class Refusing(Paper):
+        def write(self, rows: Sequence[Row], batch_id: int) -> None:
+            super().write(rows, batch_id)
+            if row(2) in rows:
+                raise StreamOpsError("no such field")
+
+    opened = gate(Refusing())
+    for _ in range(3):
+        with pytest.raises(StreamOpsError):
+            opened.take([[row(1)], [row(2)]], 7)
+    assert (opened.rows, opened.outputs, opened.last_output) == (0, 0, None)
+
+
 def test_what_a_sink_refuses_is_not_tried_again() -> None:
     class Refusing(Paper):
         def write(self, rows: Sequence[Row], batch_id: int) -> None:

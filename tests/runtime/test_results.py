@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast
 
-from pyspark.sql import Row
+import pytest
+from pyspark.sql import Row, SparkSession
 
-from streamops_runtime.results import MOST_HELD, Held, Results
+from streamops.model.definitions import InfluxSink
+from streamops.model.errors import DefinitionError
+from streamops.model.results import columns
+from streamops_runtime.results import MOST_HELD, Held, Results, check_tags, encoded
 
 SECOND = 1000
 
@@ -164,3 +168,21 @@ def test_results_of_an_earlier_version_with_other_columns_are_left_out() -> None
     )
     results._write([b'1.1:0 {"time": 1000, "mean": 5}', b'2.1:0 {"time": 2000, "value": 6}'])
     assert sink.rows == [Row(time=2000, value=6)]
+
+
+def test_what_is_compared_or_written_from_a_topic_is_what_a_batch_would_write(spark: SparkSession) -> None:
+    """The digits of a float are those of a row, and a tag that Spark writes as another text is refused."""
+    sink = InfluxSink(measurement="m", tags=("symbol", "side"), fields=("*",))
+    rows = spark.sql(
+        "select timestamp_millis(5) time, 'A' symbol, 1 side, cast(0.1 as float) small, float('nan') none, 2 whole,"
+        " cast(1.50 as decimal(9, 2)) exact"
+    )
+    check_tags(rows.schema, sink, "")
+    (record,) = encoded(rows, sink, 3, 1).collect()
+    (row,) = rows.collect()
+    given = columns(record.value.encode())
+    assert (given["small"], given["exact"], given["whole"]) == (row.small, float(row.exact), row.whole)
+    assert given["none"] is None
+    assert given["time"] == 5
+    with pytest.raises(DefinitionError, match=r"it cannot: tag time is timestamp; make it a string\."):
+        check_tags(rows.schema, InfluxSink(measurement="m", tags=("time",)), "it cannot:")

@@ -318,6 +318,11 @@ class Stage(_Model):
         """Whether it runs in real time, always or where it can."""
         return self.mode != "batch"
 
+    @property
+    def points(self) -> InfluxSink | None:
+        """Where it writes points: the first such sink, if there is one."""
+        return next((sink.influxdb for sink in self.sinks if sink.influxdb), None)
+
 
 Cores = Annotated[int, Field(ge=1, le=1024)]
 OF_DEPLOYMENT = ("cores", "executor_memory", "driver_memory")  # of the resources, what need not be the version's

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from streamops.model.definitions import INSTALLATION, Definition, InfluxSink
+from streamops.model.definitions import INSTALLATION, Definition, InfluxSink, milliseconds
 from streamops.versions.fingerprints import Fingerprint, Window
 
 Plans = Mapping[str, Fingerprint | None]
+# What gives its results at the watermark that Spark reports. After a join it is an earlier one.
+AT_THE_WATERMARK = {"aggregation", "deduplication", "deduplication within watermark"}
+LONGEST_TRIGGER_MS = 60_000
 
 
 @dataclass(frozen=True)
@@ -20,7 +23,7 @@ class Comparable:
 
     def sink(self, stage: str) -> InfluxSink | None:
         """Where a stage writes its points."""
-        return next((sink.influxdb for sink in self.definition.stages[stage].sinks if sink.influxdb), None)
+        return self.definition.stages[stage].points
 
     def open_ms(self, stage: str) -> int:
         """How long after its time a point may change: that is the end of its window, or the definition does not say."""
@@ -34,8 +37,11 @@ class Comparable:
         plan, name = self.plans.get(stage), f"{stage} of {self.definition.version}"
         if plan is None:
             return f"what {name} computes is not known"
-        if not plan.watermarks or not any(self._windows(stage)):
-            return f"{name} has no windows that a watermark closes, which would say what can be compared"
+        columns = {watermark.column for watermark in plan.watermarks}
+        closed = any(window.time in columns for window in self._windows(stage))
+        kept = {operator.kind for operator in plan.operators} <= AT_THE_WATERMARK
+        if not (closed and kept) or any(window.kind == "session" for window in self._windows(stage)):
+            return f"{name} has no windows that its watermark alone closes, which would say what can be compared"
         return ""
 
     def why_no_points(self, stage: str) -> str:
@@ -43,16 +49,26 @@ class Comparable:
         sink, name = self.sink(stage), f"{stage} of {self.definition.version}"
         if sink is None:
             return f"{name} writes no points to InfluxDB"
-        return f"{name} writes to another InfluxDB, which is not read here" if sink.secret != INSTALLATION else ""
+        if sink.secret != INSTALLATION:
+            return f"{name} writes to another InfluxDB, which is not read here"
+        both = sum(sink.influxdb is not None for sink in self.definition.stages[stage].sinks) > 1
+        return f"{name} writes points by more than one sink, and only one is compared" if both else ""
+
+    def why_too_long(self, stage: str, observe_s: float) -> str:
+        """Why no window of a stage in batches would be compared; empty if some would."""
+        name, every = f"{stage} of {self.definition.version}", self.definition.trigger
+        if every and milliseconds(every) > LONGEST_TRIGGER_MS:
+            return f"{name} begins a batch only every {every}"
+        if (least_s := self.open_ms(stage) / 1000) >= observe_s:
+            return f"a point of {name} may change for {least_s:g} s; observe it for longer (observe_s)"
+        return ""
 
     def _windows(self, stage: str) -> Iterator[Window]:
         plan = self.plans.get(stage)
-        for operator in plan.operators if plan else ():
-            if operator.window and operator.window.kind != "session":  # one of these has no size
-                yield operator.window
+        return (operator.window for operator in (plan.operators if plan else ()) if operator.window)
 
 
-def why_not(old: Comparable, new: Comparable) -> str:
+def why_not(old: Comparable, new: Comparable, observe_s: float) -> str:
     """Why two versions cannot be compared while they run beside each other; empty if they can.
 
     Nothing hinders stages in real time: all they give is in their topics, and publish demands windows of them.
@@ -67,6 +83,8 @@ def why_not(old: Comparable, new: Comparable) -> str:
     both = old.definition.stages.keys() & new.definition.stages.keys()
     for side in (old, new):
         for stage in side.definition.in_batches:
-            if stage in both and (why := side.why_no_points(stage) or side.why_not_told(stage)):
+            if stage not in both:
+                continue
+            if why := side.why_no_points(stage) or side.why_not_told(stage) or side.why_too_long(stage, observe_s):
                 return why
     return ""

@@ -21,7 +21,7 @@ from streamops.store.object_store import ObjectStore
 from streamops.versions import libraries, refill, verdicts
 from streamops.versions.artifacts import ArtifactManifest
 
-LAST_WORD_S = 30.0  # for the new driver to end, so that it makes no more objects where they are removed
+LAST_WORD_S = 90.0  # for the new driver to end, so that it makes no more objects where they are removed
 SHADOW_S = 600  # for reading all there is; the old version runs meanwhile, and nothing waits
 
 

@@ -70,7 +70,8 @@ def recount(
         GoneError: what it has read is not there any more.
         UnhealthyError: local Spark does not work here.
     """
-    sink = next(sink.influxdb for sink in job.definition.stages[asked.stage].sinks if sink.influxdb)
+    sink = job.definition.stages[asked.stage].points
+    assert sink is not None  # else there is no range to ask for
     known = () if sink.fields == EVERY else sink.fields or (sink.field,)
     nothing = _too_much(job, asked, reached)
     if nothing:

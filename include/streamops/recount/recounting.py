@@ -367,7 +367,7 @@ class _Planner:
         prefix = checkpoints.current_epoch_prefix(self.store, self.deployment.job, self.deployment.number)
         plans: dict[str, list[StagePlan]] = {}
         for name, stage in self.definition.stages.items():
-            sink = next((sink.influxdb for sink in stage.sinks if sink.influxdb), None)
+            sink = stage.points
             spec = stage.recount
             if sink is None:
                 self.left_out[name] = "it writes no points"

@@ -24,6 +24,7 @@ from streamops_airflow import runs
 if TYPE_CHECKING:
     from airflow.sdk import Connection, Context
 
+    from streamops.operations.operation import Request
     from streamops.spark.submission import Submission
 
 # A task's log is the operation's audit; what the client says of its connections does not belong there.
@@ -229,10 +230,13 @@ class StreamOpsHook(BaseHook):
         Raises:
             StreamOpsError: it would refuse the request; the message says why.
         """
+        return self.checked(request(runbook, **asked))[0]
+
+    def checked(self, asked: Request) -> tuple[list[str], dict[str, Any]]:
+        """As ``preview``, of a whole request, with the facts that its first step would record."""
         said: list[str] = []
         engine = self.engine(said.append, finished=lambda owner: None)
-        engine.preview(request(runbook, **asked), Owner(kind="airflow"))
-        return said
+        return said, engine.preview(asked, Owner(kind="airflow"))
 
     def watcher(self) -> Engine:
         """An engine that only looks, in the triggerer."""

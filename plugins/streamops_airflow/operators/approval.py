@@ -6,10 +6,10 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.standard.operators.hitl import HITLOperator
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
 from streamops_airflow import runs
-from streamops_airflow.operators.base import plain_errors
 from streamops_airflow.operators.steps import REFUSED, BeginOperator
 
 if TYPE_CHECKING:
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 APPROVE, REJECT = "Approve", "Reject"
 WITHIN = timedelta(days=7)  # no run waits for ever
+SHOWN = "shown"  # what a person was shown of the verdict
+_PATIENCE_S, _PAUSE_S = 1800.0, 10.0  # for a server that is away right after an answer: another try would ask again
 
 
 class ApprovedOperator(HITLOperator, BeginOperator):
@@ -40,12 +42,11 @@ class ApprovedOperator(HITLOperator, BeginOperator):
         for line in runs.told(context):
             self.log.info("%s", line)
         said: list[str] | None = None
-        with plain_errors(lambda reason: self.untouched(context, REFUSED, reason)):
+        with self.told_errors(context):
             run = runs.of(context)
             if getattr(run.request, "approval", False) and not self.engine(context).find(run.job, run.operation_id):
-                said = self.hook.preview(
-                    run.request.runbook, **run.request.model_dump(exclude={"runbook"}, exclude_unset=True)
-                )
+                said, verdict = self._checked(context)
+                context["ti"].xcom_push(key=SHOWN, value=verdict)
         if said is None:
             return self.begin(context)
         for line in said:
@@ -54,10 +55,10 @@ class ApprovedOperator(HITLOperator, BeginOperator):
         return dict(HITLOperator.execute(self, context))  # which raises what makes Airflow wait
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
-        """Begin if a person has approved.
+        """Begin if a person has approved, and the verdict is still the one that was shown.
 
         Raises:
-            AirflowFailException: nobody has.
+            AirflowFailException: nobody has, or it is another one by now.
         """
         if "error" in event:
             self.refuse(context, f"Nobody has answered within {WITHIN.days} days. Nothing was touched.")
@@ -66,7 +67,27 @@ class ApprovedOperator(HITLOperator, BeginOperator):
         if answer["chosen_options"] != [APPROVE]:
             self.refuse(context, f"{who} has rejected it. Nothing was touched.")
         self.log.info("Approved by %s at %s", who, answer["responded_at"])
-        return {"approved_by": who, **self.begin(context)}
+        again = Retrying(
+            retry=retry_if_exception(lambda error: type(error) is AirflowException),  # what may pass
+            stop=stop_after_delay(_PATIENCE_S),
+            wait=wait_fixed(_PAUSE_S),
+            reraise=True,
+        )
+        return {"approved_by": who, **again(self._begin_as_shown, context)}
+
+    def _begin_as_shown(self, context: Context) -> dict[str, Any]:
+        with self.told_errors(context):
+            said, verdict = self._checked(context)
+        if verdict != context["ti"].xcom_pull(task_ids=self.task_id, key=SHOWN):
+            for line in said:
+                self.log.info("%s", line)
+            self.refuse(context, "The verdict is another one than was approved. Nothing was touched; trigger it again.")
+        return self.begin(context)
+
+    def _checked(self, context: Context) -> tuple[list[str], dict[str, Any]]:
+        """What the check says now, and what of it decides."""
+        said, facts = self.hook.checked(runs.of(context).request)
+        return said, {key: facts.get(key) for key in ("before", "after", "outcomes")}
 
     def refuse(self, context: Context, reason: str) -> None:
         """End the run as one that was refused."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
@@ -87,12 +88,7 @@ class BeginOperator(BringsBackOperator, StepsOperator):
 
     def begin(self, context: Context) -> dict[str, Any]:
         """What is left once it may begin."""
-
-        def exhausted(reason: str) -> None:
-            if runs.last_try(context):
-                self.untouched(context, WHY, reason)
-
-        with plain_errors(lambda reason: self.untouched(context, REFUSED, reason), exhausted):
+        with self.told_errors(context):
             run = runs.of(context)
             try:
                 operation = self.engine(context).begin(run.request, run.owner, run.operation_id)
@@ -104,6 +100,15 @@ class BeginOperator(BringsBackOperator, StepsOperator):
                 raise AirflowSkipException(str(error)) from error
         facts = super().execute(context)
         return {"operation": operation.id, "job": run.job, **facts}
+
+    def told_errors(self, context: Context) -> AbstractContextManager[None]:
+        """Errors before an operation has begun: the last task tells the reason of one that ends the run."""
+
+        def exhausted(reason: str) -> None:
+            if runs.last_try(context):
+                self.untouched(context, WHY, reason)
+
+        return plain_errors(lambda reason: self.untouched(context, REFUSED, reason), exhausted)
 
     def untouched(self, context: Context, key: str, reason: str) -> None:
         """No operation began: the last task says so again, and the reason."""

@@ -6,11 +6,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from streamops.model.definitions import Definition, StageName
+from streamops.clients.influx import obstacle
+from streamops.model.definitions import Definition, InfluxSink, StageName
 from streamops.model.errors import NotFoundError, RefusedError, StreamOpsError, UnhealthyError
 from streamops.model.records import (
     FINAL,
@@ -115,7 +116,9 @@ def check(context: StepContext) -> Checked:
     accepted = replacing.check(context, "a rehearsal")
     old = Comparable(accepted.running.definition, verdicts.known(accepted.running, accepted.old.params))
     new = Comparable(accepted.definition, verdicts.known(accepted.version, accepted.settings.params))
-    why = accepted.why_not_beside(context.ports.submitter.room_for, takes_over=False) or comparable.why_not(old, new)
+    why = accepted.why_not_beside(context.ports.submitter.room_for, takes_over=False) or comparable.why_not(
+        old, new, context.asked(RehearseJob).observe_s
+    )
     if not why and new.definition.in_batches and artifacts.BATCHES_IN_SHADOW not in accepted.version.runtime_can:
         why = "its runner is too old to run stages in batches beside another version; publish it again as another one"
     if why:
@@ -148,7 +151,9 @@ def _lateness_now(context: StepContext) -> Iterator[tuple[str, Lateness]]:
     """How late the version that runs is, as far as its results are still in their topics: half a minute at most."""
     ledger, next_epoch = context.ports.ledger, jobs.next_epoch(context.ports.store, context.job, context.launch)
     until_ms = int(now().timestamp() * 1000) - RECENT_MS
-    for stage in _running(context).stages:
+    for stage, of_stage in _running(context).stages.items():
+        if not of_stage.realtime:  # its topic, if it has one, is of a version before
+            continue
         nobody = Shadow(job=context.job, stage=stage, deployment=0, epoch=next_epoch, since=0, run=SHADOW_RUN)
         topic = keys.results_topic(context.job, stage)
         try:
@@ -226,6 +231,12 @@ def compare(context: StepContext) -> Tried:
     rehearsals.write(context.ports.store, found)
     asked = context.asked(RehearseJob)
     off = {stage: number for stage, number in found.differing.items() if stage not in asked.may_differ}
+    nothing = [name for name, item in found.stages.items() if not item.compared.points and name not in asked.may_differ]
+    if asked.demand_equal and nothing:
+        raise StreamOpsError(
+            f"Nothing of {', '.join(nothing)} was compared, because no window of it ended in {found.seconds:.0f} s; "
+            "rehearse it for longer (observe_s), or name it in may_differ."
+        )
     if asked.demand_equal and off:
         raise StreamOpsError(
             f"Results differ that should be equal ({rehearsals.verdict(found)}); see 'streamops rehearsals show "
@@ -279,17 +290,24 @@ def _stage(
     before, after = one.sink(name), two.sink(name)
     assert before is not None  # else there is nothing to rehearse
     assert after is not None
-    gave = given.old()
+    gave, others = given.old(), given.new()
     if not one.definition.stages[name].realtime:  # it writes at once, and is at the end of its batch
         gave = iter(context.ports.read_points(before, given.from_ms + 1, given.until_ms + 1))
+        others = (row for row in others if not refused(after, row))
     late = given.lateness()
     return StageTried(
-        compared=beside.compare(gave, given.new(), before, after),
+        compared=beside.compare(gave, others, before, after),
         old=_side(name, mine, old, late[0]),
         new=_side(name, other, new, late[1]),
         until=datetime.fromtimestamp(given.until_ms / 1000, UTC),
         before=context.reported("reserve", Begun).lateness.get(name),
     )
+
+
+def refused(sink: InfluxSink, row: Mapping[str, Any]) -> bool:
+    """Whether a point cannot be written, and is put aside instead."""
+    tags = {tag: str(row[tag]) for tag in sink.tags if row.get(tag) is not None}
+    return bool(obstacle(tags, {name: row[name] for name in sink.columns(row) if row.get(name) is not None}))
 
 
 def _side(name: str, stage: StageStatus, seen: tuple[Seen | None, DriverStatus], late: Lateness | None) -> Side:
