@@ -6,8 +6,9 @@ without letting it write. Once it has read all there is, both are watched for a 
 window by window, with rates, lateness, memory and processor of both, and the new one is dismissed.
 
 **When to use it.** Before an upgrade whose results should not change, or whose change you want to see first. *Demand a
-rehearsal* in `upgrade_job` refuses an upgrade without one. All stages of both versions have to run in real time and
-keep their state as it is, and the cluster needs room for a second driver.
+rehearsal* in `upgrade_job` refuses an upgrade without one. All stages have to keep their state as it is, those in
+batches need windows that a watermark closes, a topic as their source and points in InfluxDB, and the cluster needs
+room for a second driver.
 
 **What it changes.** Nothing that runs. A number of a deployment is used up, and what was found is kept:
 `streamops rehearsals show ID`, with `--page FILE` as a page and with `--json` for programs. While both run, the machine
@@ -19,7 +20,8 @@ does twice the work; the page shows how late the running version was before and 
 - *The new version does not read all there is in time, or its driver ends*: the run fails, the driver is dismissed, and
   the running version has not noticed. The job's log says why.
 - *The running version's driver ends meanwhile*: the run fails, so that `reconcile` can look after the job.
-- *Nothing was compared*: no window ended while both were watched. Watch for longer than the longest window.
+- *Nothing was compared*, with *Demand equal results* of one stage: no window ended while both were watched. Watch for
+  longer than the longest window.
 - *Results differ*: the log and the page show examples. That fails the run only with *Demand equal results*, and not for
   stages that *may differ*.
 - *You want to stop it*: mark the **run** as failed. The new driver is dismissed.
