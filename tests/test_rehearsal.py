@@ -139,6 +139,7 @@ def test_points_are_compared_as_their_sinks_show_them() -> None:
     assert compare(rows, rows, SINK, wide).differing == 2
     assert compare(rows, other, SINK, SINK.model_copy(update={"fields": ("value", "n")})).different == 1
     assert compare([{**rows[0], "value": None}], [], SINK, SINK).points == 0  # never written
+    assert compare([], [{**rows[0], "symbol": "A\\"}], SINK, SINK).points == 0  # put aside
 
 
 # --- what is said

@@ -18,11 +18,15 @@ if TYPE_CHECKING:
 
 
 def of(request: type[Request]) -> dict[str, Param]:
-    """A form with each field of a request: short ones, deadlines, then those that take an editor; the installation."""
-    asked = fields(request)
+    """A form with each field of a request: short ones, deadlines, then those that take an editor; the installation.
 
-    def place(name: str) -> tuple[bool, bool]:
-        return asked[name]["type"] in ("object", "array"), name.endswith("_timeout_s")
+    Of each kind, what may be left out and is asked by other runbooks as well comes after what only this one asks.
+    """
+    asked, own = fields(request), vars(request).get("__annotations__", {})
+
+    def place(name: str) -> tuple[bool, bool, bool]:
+        editor, deadline = asked[name]["type"] in ("object", "array"), name.endswith("_timeout_s")
+        return editor, deadline, not asked[name]["required"] and name not in own
 
     return {**{name: field(asked[name]) for name in sorted(asked, key=place)}, runs.INSTALLATION: installation()}
 

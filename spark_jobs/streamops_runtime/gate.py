@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
-from typing import Any
 
 from pyspark.sql import DataFrame, Row
 from pyspark.sql.conversion import ArrowTableToRowsConversion
@@ -106,8 +105,3 @@ def collected(batch: DataFrame) -> Iterator[list[Row]]:
     table, schema = batch.toArrow(), batch.schema
     for first in range(0, table.num_rows, ROWS):
         yield ArrowTableToRowsConversion.convert(table.slice(first, ROWS), schema)
-
-
-def gate_time_column(sinks: Sequence[Any]) -> str | None:
-    """The column that orders a stage's rows, from its definition's sinks."""
-    return next((sink.influxdb.time for sink in sinks if sink.influxdb), None)

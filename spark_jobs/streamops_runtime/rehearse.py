@@ -60,7 +60,7 @@ def rehearse(spark: SparkSession, definition: Definition, directory: Path) -> di
 def _handed_on(definition: Definition, given: tuple[str, DataFrame]) -> list[str]:
     """A stage's results as other stages read them, each point once."""
     stage, result = given
-    sink = definition.stages[stage].sinks[0].influxdb
+    sink = definition.stages[stage].points
     assert sink is not None  # a real-time stage has one
     point = milliseconds(result.schema, sink.time).alias(sink.time)
     rows = result.select(*sink.tags, point, *definition.feeding[stage])

@@ -14,6 +14,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -36,7 +37,7 @@ from streamops.model.records import FINAL, Command, Deployment, DriverStatus, Jo
 from streamops.settings import Settings
 from streamops.store import documents, jobs, keys, leases
 from streamops.store.object_store import ObjectStore
-from streamops_runtime import second_driver, session, usage
+from streamops_runtime import second_driver, session, stages, usage
 from streamops_runtime.shadow import ShadowRun
 from streamops_runtime.shipping import Discreet, Shipper, quiet, set_levels
 from streamops_runtime.work import Work
@@ -168,11 +169,13 @@ class Driver:
             work.warm_up(self.has_word)
             work.connect()
             self.mark("warm_up")
-            word = self.stand_by(work)
+            with ExitStack() as over:
+                over.callback(stages.end_all, work.stages)  # once it has said that it ends, what they wrote is removed
+                word = self.stand_by(work)
+                if word is None:
+                    over.pop_all()
             self.mark("standby")
             if word is not None:
-                if work.shadow:
-                    work.shadow.dismiss()
                 return self.end(State.STOPPED, word)
             if work.shadow is None:  # where new stages begin is known only since the old version stopped
                 work.begin_at(self.patiently(self.deployment))

@@ -20,9 +20,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
-
 from streamops.model.definitions import Definition
 from streamops.model.errors import StreamOpsError, UnhealthyError
 from streamops.model.records import SHADOW_RUN, Shadow
@@ -87,19 +84,12 @@ class ShadowRun:
         for stage in work.stages:
             stage.held = bool(self._reads(stage))
         first = [stage for stage in work.stages if not stage.held]
-        self._begin_all(first)
+        stages.at_once(self._begin, first)
 
     def _reads(self, stage: RunningStage) -> list[RunningStage]:
         """The stages that a stage reads."""
         names = code.reads(self.work.definition, self.work.functions[stage.name])
         return [other for other in self.work.stages if other.name in names]
-
-    def _begin_all(self, ready: Sequence[RunningStage]) -> None:
-        try:
-            stages.at_once(self._begin, ready)
-        except StreamOpsError:
-            self.dismiss()
-            raise
 
     def _begin(self, stage: RunningStage) -> None:
         self._start(stage, Phase.CATCHING_UP if stage.name in self._readers else Phase.SHADOW)
@@ -116,13 +106,12 @@ class ShadowRun:
             reader, rounds = self._readers.get(stage.name), stage.phase is Phase.CATCHING_UP
             failure = (stage.query.exception() if stage.query else None) or (reader.failure if reader else None)
             if (stage.ended and not (rounds and stage.finished)) or failure:
-                self.dismiss()
                 why = str(failure or "ended by itself").splitlines()[0]
                 raise UnhealthyError(f"Stage {stage.name} failed in shadow: {why[:300]}")
             if reader and self.work.has_read_again(stage):
                 reader.read_again()
             if stage.held and all(other.phase is Phase.LEVEL for other in self._reads(stage)):
-                self._begin_all([stage])
+                self._begin(stage)
             elif stage.finished:
                 self._go_on(stage)
             elif not (stage.held or rounds) and self.work.measure(stage):
@@ -166,17 +155,6 @@ class ShadowRun:
             stages.end(stage)
             self._rounds[stage.name].clear()
             self._start(stage, Phase.CATCHING_UP)
-
-    def dismiss(self) -> None:
-        """End all queries: once the driver has said that it ends, what they wrote is removed."""
-
-        def end(stage: RunningStage) -> None:
-            try:
-                stages.end(stage)
-            except (PySparkException, Py4JJavaError) as error:  # it did not stop in time; it ends with the driver
-                log.warning("stage %s: %s", stage.name, str(error).splitlines()[0][:300])
-
-        stages.at_once(end, self.work.stages)
 
     def end(self, *, go_on: bool) -> None:
         """The version may write from now on.

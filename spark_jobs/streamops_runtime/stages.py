@@ -11,13 +11,15 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeVar
 
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
 from streamops.model.definitions import Definition
 from streamops.model.records import LEVEL, LIVE, SHADOW, Deployment, Offsets, StageStatus
 from streamops_runtime.code import StageFunction
-from streamops_runtime.gate import Gate, gate_time_column
+from streamops_runtime.gate import Gate
 from streamops_runtime.pace import GivingWay, Pace
 from streamops_runtime.plan_walk import watermark_delay_ms
 from streamops_runtime.results import Results, milliseconds
@@ -186,9 +188,9 @@ def build(
     }
     result = function(frames)
     check_columns(definition, function.stage, result.schema)
-    column = gate_time_column(definition.stages[function.stage].sinks)
-    if column and start and start.whole_after_ms is not None:  # of the windows before it read a part
-        result = result.where(milliseconds(result.schema, column) > start.whole_after_ms)
+    sink = definition.stages[function.stage].points
+    if sink and start and start.whole_after_ms is not None:  # of the windows before it read a part
+        result = result.where(milliseconds(result.schema, sink.time) > start.whole_after_ms)
     return result
 
 
@@ -241,10 +243,22 @@ def to_topic(writer: DataStreamWriter, servers: str, topic: str) -> DataStreamWr
 
 
 def end(stage: RunningStage) -> None:
-    """End a real-time stage's query at once."""
+    """End a query at once, of a stage in real time or in shadow."""
     if stage.query is not None and stage.active:
         stage.query.stop()
     stage.phase = None
+
+
+def end_all(stages: Iterable[RunningStage]) -> None:
+    """End all queries at once, of stages whose results nobody counts; what does not end, ends with the driver."""
+
+    def tried(stage: RunningStage) -> None:
+        try:
+            end(stage)
+        except (PySparkException, Py4JJavaError) as error:  # not within Spark's own patience
+            log.warning("stage %s: %s", stage.name, str(error).splitlines()[0][:300])
+
+    at_once(tried, stages)
 
 
 def stop_at_boundary(stages: list[RunningStage], stopping: threading.Event, timeout_s: float) -> list[str]:

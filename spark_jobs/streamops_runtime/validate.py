@@ -67,7 +67,7 @@ def _check_handed_on(definition: Definition, name: str, given: StructType) -> No
     source = definition.sources[name]
     assert source.stage is not None
     read = source.stage.name
-    sink = definition.stages[read].sinks[0].influxdb
+    sink = definition.stages[read].points
     assert sink is not None  # a real-time stage has one
     for column in source.stage.add:
         if column not in given.names:

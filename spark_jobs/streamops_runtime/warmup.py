@@ -140,7 +140,7 @@ class WarmUp:
         """Start a stage, in real time or in batches."""
         checkpoints.drop_planned(self.store, f"{prefix}{stage}/")  # of the round before
         frame, output = self._frame(stage), self.definition.stages[stage].output
-        sink = self.definition.stages[stage].sinks[0].influxdb
+        sink = self.definition.stages[stage].points
         live = self._is_live(stage) and sink
         if live:
             frame = encoded(frame, live, 0, 0)

@@ -42,7 +42,7 @@ from streamops.versions import artifacts, verdicts
 from streamops.versions.fingerprints import Window
 from streamops_runtime import code, placement, repartition, stages, warmup
 from streamops_runtime.feed import Feed
-from streamops_runtime.gate import Gate, StopAtBoundary, gate_time_column
+from streamops_runtime.gate import Gate, StopAtBoundary
 from streamops_runtime.plan_walk import windows
 from streamops_runtime.results import Results, check_tags, encoded
 from streamops_runtime.shadow import ShadowRun
@@ -158,12 +158,12 @@ class Work:
             read = next((gate for stage in before if isinstance(gate := others[stage], Results)), None)
             return self._way_out(name, feed=self.feed(name), reads=read)
         sinks = open_sinks(self.settings, self.definition, name, self.store)
-        column = gate_time_column(self.definition.stages[name].sinks)
-        return Gate(name, sinks, self.check_lease, self.stopping, time_column=column)
+        sink = self.definition.stages[name].points
+        return Gate(name, sinks, self.check_lease, self.stopping, time_column=sink.time if sink else None)
 
     def feed(self, name: str) -> Feed | None:
         """The way from a stage to those that read it."""
-        add, sink = self.definition.feeding.get(name), self.definition.stages[name].sinks[0].influxdb
+        add, sink = self.definition.feeding.get(name), self.definition.stages[name].points
         if not add or not sink:
             return None
         job, number, servers = self.launch.job, self.launch.deployment, self.settings.kafka_bootstrap_servers
@@ -171,7 +171,7 @@ class Work:
 
     def _way_out(self, name: str, **more: Any) -> Results:
         """The way from a stage's results topic to its sinks."""
-        sink = self.definition.stages[name].sinks[0].influxdb
+        sink = self.definition.stages[name].points
         needs = {*sink.tags, *sink.columns(), sink.time} if sink else set()
         return Results(
             self.launch.job,

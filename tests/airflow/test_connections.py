@@ -169,7 +169,7 @@ def test_the_command_line_names_the_installation_of_its_context() -> None:
     class Far:
         installation = "eu"
 
-        def accepts_runs(self, dag_id: str) -> None:
+        def require_unpaused(self, dag_id: str) -> None:
             pass
 
         def trigger(self, dag_id: str, conf: dict[str, Any], note: str) -> Run:

@@ -26,6 +26,7 @@ from stack.private import prepare_env
 from streamops.operations.requests import ClusterRequest
 from streamops.operations.runbooks import RUNBOOKS
 from streamops.settings import REPOSITORY
+from streamops_airflow import forms
 from streamops_airflow.runs import INSTALLATION
 
 JOB_RUNBOOKS = tuple(name for name, found in RUNBOOKS.items() if not issubclass(found.request, ClusterRequest))
@@ -309,6 +310,13 @@ def test_the_ignore_file_keeps_airflow_from_importing_the_package_twice(tmp_path
     assert loaded_by_stem(REPOSITORY / "plugins") == []
     shutil.copytree(REPOSITORY / "plugins" / "streamops_airflow", tmp_path / "streamops_airflow")
     assert "forms" in loaded_by_stem(tmp_path)  # without the file it would
+
+
+def test_what_only_a_runbook_asks_stands_before_what_others_ask_as_well() -> None:
+    asked = list(forms.of(RUNBOOKS["upgrade_job"].request))
+    assert asked[:2] == ["job", "version"]
+    for own in ("snapshot", "strategy", "probation_s"):
+        assert all(asked.index(own) < asked.index(shared) for shared in ("library", "cores", "code_of"))
 
 
 def test_a_runbook_file_is_wiring_only():

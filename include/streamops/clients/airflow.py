@@ -172,7 +172,7 @@ class Airflow:
             return False
         return not answer["is_paused"] and not answer.get("has_import_errors")
 
-    def accepts_runs(self, dag_id: str) -> None:
+    def require_unpaused(self, dag_id: str) -> None:
         """Make sure that a run would begin.
 
         Raises:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Self
 
-from streamops.model.definitions import INSTALLATION, Definition, InfluxSink, milliseconds
+from streamops.model.definitions import INSTALLATION, Definition, Param, milliseconds
+from streamops.versions import verdicts
+from streamops.versions.artifacts import ArtifactManifest
 from streamops.versions.fingerprints import Fingerprint, Window
 
-Plans = Mapping[str, Fingerprint | None]
 # What gives its results at the watermark that Spark reports. After a join it is an earlier one.
 AT_THE_WATERMARK = {"aggregation", "deduplication", "deduplication within watermark"}
 LONGEST_TRIGGER_MS = 60_000
@@ -19,11 +21,12 @@ class Comparable:
     """One version, with what is known of what its stages compute."""
 
     definition: Definition
-    plans: Plans
+    plans: Mapping[str, Fingerprint | None]
 
-    def sink(self, stage: str) -> InfluxSink | None:
-        """Where a stage writes its points."""
-        return self.definition.stages[stage].points
+    @classmethod
+    def of(cls, version: ArtifactManifest, params: Mapping[str, Param]) -> Self:
+        """A published version as it is deployed with these params."""
+        return cls(version.definition, verdicts.known(version, params))
 
     def open_ms(self, stage: str) -> int:
         """How long after its time a point may change: that is the end of its window, or the definition does not say."""
@@ -46,7 +49,7 @@ class Comparable:
 
     def why_no_points(self, stage: str) -> str:
         """Why there are no points of a stage to compare; empty if there are."""
-        sink, name = self.sink(stage), f"{stage} of {self.definition.version}"
+        sink, name = self.definition.stages[stage].points, f"{stage} of {self.definition.version}"
         if sink is None:
             return f"{name} writes no points to InfluxDB"
         if sink.secret != INSTALLATION:

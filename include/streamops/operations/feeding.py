@@ -91,7 +91,7 @@ class Feeds:
                 f"{end - position.offset:,} results of stage {stage} wait for its sink; see with 'streamops jobs "
                 f"show {job}' why, and take the snapshot when they are written."
             )
-        sink = self.definition.stages[stage].sinks[0].influxdb
+        sink = self.definition.stages[stage].points
         assert sink is not None  # a real-time stage has one
         newest: dict[tuple[object, ...], str] = {}
         for _, offset, _, value in self.ledger.read_committed(topic, {"0": position.offset}, {"0": end}):

@@ -184,7 +184,7 @@ class Runbooks:
         raise self._failure(run, None)
 
     def _triggered(self, dag_id: str, conf: Mapping[str, Any]) -> Run:
-        self.airflow.accepts_runs(dag_id)
+        self.airflow.require_unpaused(dag_id)
         where = {"streamops_conn_id": self.airflow.installation} if self.airflow.installation else {}
         note = f"from the command line of {current_user()} on {this_host()}"
         return self.airflow.trigger(dag_id, {**conf, **where}, note)

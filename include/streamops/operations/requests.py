@@ -83,14 +83,6 @@ Logging = Annotated[
     dict[LoggerName, LogLevel],
     Field(title="Log levels", description="Least level by logger.", examples=[{"source.beta": "DEBUG"}]),
 ]
-Approval = Annotated[
-    bool,
-    Field(
-        title="Ask a person",
-        description="Wait until a person has approved what the check says, on Airflow's page Required Actions. Nothing "
-        "is locked or touched meanwhile, and everything is checked again afterwards.",
-    ),
-]
 Standby = Annotated[
     bool,
     Field(

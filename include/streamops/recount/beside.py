@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from streamops.clients.influx import obstacle
 from streamops.model import results
 from streamops.model.definitions import InfluxSink
 from streamops.model.records import SHADOW_RUN, Shadow
@@ -175,13 +176,14 @@ def compare(
 
 
 def _points(given: Iterable[Columns], sink: InfluxSink) -> dict[Point, dict[str, Any]]:
-    """By what identifies a point in its sink: its fields, as far as they have a value."""
+    """By what identifies a point in its sink: its fields, as far as they have a value. One that is refused is none."""
     found = {}
     for columns in given:
-        tags = tuple((tag, str(columns[tag])) for tag in sorted(sink.tags) if columns.get(tag) not in (None, ""))
-        fields = {name: columns.get(name) for name in sink.columns(columns)}
-        if fields := {name: value for name, value in fields.items() if value is not None}:
-            found[int(columns[sink.time]), tags] = fields
+        tags = {tag: str(columns[tag]) for tag in sorted(sink.tags) if columns.get(tag) not in (None, "")}
+        given_fields = ((name, columns.get(name)) for name in sink.columns(columns))
+        fields: dict[str, Any] = {name: value for name, value in given_fields if value is not None}
+        if fields and not obstacle(tags, fields):
+            found[int(columns[sink.time]), tuple(tags.items())] = fields
     return found
 
 

@@ -6,12 +6,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from streamops.clients.influx import obstacle
-from streamops.model.definitions import Definition, InfluxSink, StageName
+from streamops.model.definitions import Definition, StageName
 from streamops.model.errors import NotFoundError, RefusedError, StreamOpsError, UnhealthyError
 from streamops.model.records import (
     FINAL,
@@ -36,7 +35,7 @@ from streamops.recount import beside
 from streamops.recount.beside import Given, Lateness
 from streamops.spark import priority
 from streamops.store import documents, jobs, keys
-from streamops.versions import artifacts, verdicts
+from streamops.versions import artifacts
 
 SILENT_S = 120  # without a word of the driver that works: an operation must not keep reconciliation away from it
 FEW_COMMITS_S = 120.0  # of a stage in real time: a watermark that is further behind what it reads does not move
@@ -114,8 +113,8 @@ def check(context: StepContext) -> Checked:
         RefusedError, NotFoundError, CheckpointError: what is wrong and what to do instead.
     """
     accepted = replacing.check(context, "a rehearsal")
-    old = Comparable(accepted.running.definition, verdicts.known(accepted.running, accepted.old.params))
-    new = Comparable(accepted.definition, verdicts.known(accepted.version, accepted.settings.params))
+    old = Comparable.of(accepted.running, accepted.old.params)
+    new = Comparable.of(accepted.version, accepted.settings.params)
     why = accepted.why_not_beside(context.ports.submitter.room_for, takes_over=False) or comparable.why_not(
         old, new, context.asked(RehearseJob).observe_s
     )
@@ -254,7 +253,9 @@ def _found(context: StepContext) -> Rehearsal:
         raise UnhealthyError("A driver's status cannot be read any more; rehearse again.")
     before = jobs.deployment(store, context.job, context.before.deployment)
     after = jobs.deployment(store, context.job, context.number)
-    running, version = _running(context), context.version().definition
+    manifests = context.version(before.version), context.version()
+    running, version = (manifest.definition for manifest in manifests)
+    sides = Comparable.of(manifests[0], before.params), Comparable.of(manifests[1], after.params)
     both = [stage for stage in running.stages if stage in version.stages]
     return Rehearsal(
         id=context.operation.id,
@@ -263,7 +264,7 @@ def _found(context: StepContext) -> Rehearsal:
         seconds=(new.updated - _since(context)).total_seconds(),
         old=rehearsals.tried(before, running, **_used(level.old, old)),
         new=rehearsals.tried(after, version, **_used(level.new, new)),
-        stages={stage: _stage(context, stage, (level.old, old), (level.new, new)) for stage in both},
+        stages={stage: _stage(context, stage, sides, (level.old, old), (level.new, new)) for stage in both},
         only_old=tuple(running.stages.keys() - version.stages.keys()),
         only_new=tuple(version.stages.keys() - running.stages.keys()),
     )
@@ -272,42 +273,35 @@ def _found(context: StepContext) -> Rehearsal:
 def _stage(
     context: StepContext,
     name: str,
+    sides: tuple[Comparable, Comparable],
     old: tuple[Seen | None, DriverStatus],
     new: tuple[Seen | None, DriverStatus],
 ) -> StageTried:
     """One stage of both: windows are compared that ended since the new one is level, and that both have closed."""
     store, ledger = context.ports.store, context.ports.ledger
-    one, two = _sides(context)
     shadow = documents.find(store, keys.shadow(context.job, name), Shadow)
     if shadow is None or shadow.deployment != context.number:
         raise UnhealthyError(f"Stage {name} has not run in shadow in this operation; rehearse again.")
     mine, other = (status.stages.get(name, StageStatus()) for _, status in (old, new))
     from_ms = int(_since(context).timestamp() * 1000)
-    until_ms = min(mine.watermark_ms or 0, other.watermark_ms or 0) - max(one.open_ms(name), two.open_ms(name))
+    until_ms = min(mine.watermark_ms or 0, other.watermark_ms or 0) - max(side.open_ms(name) for side in sides)
     topic = keys.results_topic(context.job, name)
     end = ledger.end_offsets(topic)["0"]  # after the watermarks: all that these have closed is in the topic
     given = Given(shadow, from_ms, until_ms).take(ledger.read_keyed(topic, shadow.since, end))
-    before, after = one.sink(name), two.sink(name)
+    running, (before, after) = sides[0].definition, (side.definition.stages[name].points for side in sides)
     assert before is not None  # else there is nothing to rehearse
     assert after is not None
-    gave, others = given.old(), given.new()
-    if not one.definition.stages[name].realtime:  # it writes at once, and is at the end of its batch
+    gave = given.old()
+    if not running.stages[name].realtime:  # it writes at once, and is at the end of its batch
         gave = iter(context.ports.read_points(before, given.from_ms + 1, given.until_ms + 1))
-        others = (row for row in others if not refused(after, row))
     late = given.lateness()
     return StageTried(
-        compared=beside.compare(gave, others, before, after),
+        compared=beside.compare(gave, given.new(), before, after),
         old=_side(name, mine, old, late[0]),
         new=_side(name, other, new, late[1]),
         until=datetime.fromtimestamp(given.until_ms / 1000, UTC),
         before=context.reported("reserve", Begun).lateness.get(name),
     )
-
-
-def refused(sink: InfluxSink, row: Mapping[str, Any]) -> bool:
-    """Whether a point cannot be written, and is put aside instead."""
-    tags = {tag: str(row[tag]) for tag in sink.tags if row.get(tag) is not None}
-    return bool(obstacle(tags, {name: row[name] for name in sink.columns(row) if row.get(name) is not None}))
 
 
 def _side(name: str, stage: StageStatus, seen: tuple[Seen | None, DriverStatus], late: Lateness | None) -> Side:
@@ -353,18 +347,6 @@ def _statuses(context: StepContext) -> tuple[DriverStatus | None, DriverStatus |
     store, launch = context.ports.store, context.before.launch
     old = jobs.status(store, context.job, launch) if launch else None
     return old, jobs.status(store, context.job, context.launch)
-
-
-def _sides(context: StepContext) -> tuple[Comparable, Comparable]:
-    """The version that runs and the new one, as they are compared."""
-    store = context.ports.store
-    old = jobs.deployment(store, context.job, context.before.deployment)
-    new = jobs.deployment(store, context.job, context.number)
-    running, version = context.version(old.version), context.version()
-    return (
-        Comparable(running.definition, verdicts.known(running, old.params)),
-        Comparable(version.definition, verdicts.known(version, new.params)),
-    )
 
 
 def _running(context: StepContext) -> Definition:

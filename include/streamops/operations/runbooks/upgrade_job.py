@@ -25,7 +25,6 @@ from streamops.operations.health import Health
 from streamops.operations.operation import Operation, Request
 from streamops.operations.requests import (
     AnyVersion,
-    Approval,
     HealthyTimeout,
     NewSnapshot,
     NewVersion,
@@ -62,7 +61,14 @@ class UpgradeJob(NewVersion, Stops):
             "settings, and succeeded, at most so many hours ago. 0 for no such demand.",
         ),
     ] = 0
-    approval: Approval = False
+    approval: Annotated[
+        bool,
+        Field(
+            title="Ask a person",
+            description="Wait until a person has approved what the check says, on Airflow's page Required Actions. "
+            "Nothing is locked or touched meanwhile, and everything is checked again afterwards.",
+        ),
+    ] = False
     strategy: Annotated[
         Literal["stop_and_restart", "gapless"],
         Field(
