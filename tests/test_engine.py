@@ -63,6 +63,7 @@ def test_without_room_an_upgrade_starts_cold_and_says_so(rig: Rig) -> None:
     operation = rig.run("upgrade_job", version="v2", snapshot="s")
     assert operation.facts("reserve")["cold"] is True
     assert any("no room for a standby" in line for line in rig.said)
+    assert operation.facts("standby")["why"] == "there is no room for a standby: the new driver starts after the stop"
     rig.commits_more()
     assert rig.recount("a")
 

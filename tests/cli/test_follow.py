@@ -85,3 +85,5 @@ def test_a_steps_facts_are_short_and_what_a_wait_was_for_needs_no_word_before_it
     reported = {"why": "epoch 1 held, every stage works", "events": 1_701_105, "clean": True, "text": "x" * 50}
     assert facts(reported) == "epoch 1 held, every stage works, events 1,701,105"
     assert facts({"clean": True, "reason": "all 4 points are right"}) == "all 4 points are right"
+    why = "there is no room for a standby: the new driver starts after the stop"
+    assert facts({"why": why}) == why

@@ -56,13 +56,14 @@ class Checked(Facts):
 
 
 class Reserved(Facts):
-    """A deployment and the launch that may write in it. ``cold``: it is submitted only after the stop."""
+    """A deployment and the launch that may write in it. ``cold``: it is submitted only after the stop; ``why`` so."""
 
     deployment: int = 0
     launch: str = ""
     version: str = ""
     epoch: int | None = None
     cold: bool = False
+    why: str = ""
     from_snapshot: str | None = None
     batches: dict[str, int] = {}
 

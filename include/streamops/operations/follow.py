@@ -24,6 +24,7 @@ from streamops.store.object_store import ObjectStore
 
 HELD = "held_by_another_operation"  # under which the first task tells, of a run that it skips, which
 POLL_S = 1.0
+LONGEST_FACT, LONGEST_SENTENCE = 40, 160  # characters, to be shown beside a step
 PATIENCE_S = 60.0  # Airflow may be restarted while it is followed; the runbook continues without being watched
 
 StepState = Literal["waiting", "running", "done", "failed", "undone"]
@@ -105,11 +106,12 @@ def spans(operation: Operation) -> dict[str, tuple[datetime, datetime | None]]:
 
 def facts(reported: dict[str, Any]) -> str:
     """The short ones among a step's facts, as text; ``why`` and ``reason`` are sentences, and said as they are."""
+    sentences = ("why", "reason")
     short = [
-        ("" if key in ("why", "reason") else f"{key.replace('_', ' ')} ")
-        + (f"{value:,}" if isinstance(value, int) else value)
+        ("" if key in sentences else f"{key.replace('_', ' ')} ") + (f"{value:,}" if isinstance(value, int) else value)
         for key, value in reported.items()
-        if isinstance(value, str | int) and not isinstance(value, bool) and 0 < len(str(value)) <= 40
+        if isinstance(value, str | int) and not isinstance(value, bool)
+        if 0 < len(str(value)) <= (LONGEST_SENTENCE if key in sentences else LONGEST_FACT)
     ]
     return ", ".join(short[:4])
 

@@ -169,10 +169,11 @@ def reserve(context: StepContext) -> Reserved:
     settings = steps.Settings.inherited(old, version.definition)
     settings = replace(settings, logging=present.logging)
     definition = version.definition.with_resources(settings.resources)
-    cold = not context.checked.running or steps.starts_cold(context, definition, standby=standby)
+    running = context.checked.running
+    why = steps.why_cold(context, definition, standby=standby) if running else "no driver runs"
     facts = steps.install(context, version, manifest, context.number, context.launch, settings)
-    context.change({"standby": None if cold else context.launch, "last_deployment": context.number})
-    return facts.model_copy(update={"cold": cold})
+    context.change({"standby": None if why else context.launch, "last_deployment": context.number})
+    return facts.model_copy(update={"cold": bool(why), "why": why})
 
 
 def await_stop(context: StepContext) -> Stopped:

@@ -220,14 +220,14 @@ def give(context: StepContext, version: str | None, number: int, launch: str) ->
 # --- drivers
 
 
-def starts_cold(context: StepContext, definition: Definition, *, standby: bool) -> bool:
-    """Whether the new driver starts only after the stop: no standby was asked for, or there is no room for one."""
+def why_cold(context: StepContext, definition: Definition, *, standby: bool) -> str:
+    """Why the new driver starts only after the stop; empty if it stands by before."""
     if not standby:
-        return True
+        return "no standby was asked for"
     if context.ports.submitter.room_for(definition):
-        return False
+        return ""
     context.say("There is no room for a standby beside the running driver: the new one starts cold, after the stop.")
-    return True
+    return "there is no room for a standby"
 
 
 def submission(context: StepContext, version: ArtifactManifest, number: int, launch: str) -> Submission:
@@ -292,7 +292,8 @@ def put(context: StepContext, what: Submission, step: str, *, undo: bool = False
 def look_standby(context: StepContext) -> Health:
     """Whether the new driver stands by."""
     if context.cold:
-        return Health(True, None, "no standby: the new driver starts after the stop")
+        why = context.reported("reserve", Reserved).why or "no standby"
+        return Health(True, None, f"{why}: the new driver starts after the stop")
     return health.assess_standby(jobs.status(context.ports.store, context.job, context.launch), context.launch)
 
 

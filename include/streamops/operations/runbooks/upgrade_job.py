@@ -129,14 +129,13 @@ def reserve(context: StepContext) -> Reserved:
     steps.publish_copy(context)
     version, settings = context.version(), replacing.settings(context)
     definition = version.definition.with_resources(settings.resources)
-    cold = steps.starts_cold(context, definition, standby=context.asked(UpgradeJob).standby)
-    if cold and gapless(context.operation.request):
+    why = steps.why_cold(context, definition, standby=context.asked(UpgradeJob).standby)
+    if why and gapless(context.operation.request):
         raise UnhealthyError("There is no room any more for a second driver beside the one that runs.")
     # The starts of new stages are known only after the stop: export_and_restore completes the record.
     steps.write_deployment(context, version, None, context.number, settings)
-    standby = None if cold else context.launch
-    context.change({"standby": standby, "last_deployment": context.number})
-    return Reserved(launch=context.launch, deployment=context.number, cold=cold)
+    context.change({"standby": None if why else context.launch, "last_deployment": context.number})
+    return Reserved(launch=context.launch, deployment=context.number, cold=bool(why), why=why)
 
 
 def export_and_restore(context: StepContext) -> Exported:
