@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from streamops.model.errors import ConflictError, NotFoundError
 from streamops.settings import Settings
-from streamops.store import documents
+from streamops.store import documents, waiting
 from streamops.store.object_store import ObjectStore
 
 KEY = "numbers.json"
@@ -70,6 +70,18 @@ def test_nothing_is_written_for_the_same_again(store: ObjectStore, bucket: Setti
     first = add(store, 1)
     again = documents.update(ReadOnly(bucket), KEY, Numbers, lambda old: Numbers(known=(1,)))
     assert again.etag == first.etag
+
+
+def test_two_looks_at_one_model_are_equal(store: ObjectStore) -> None:
+    add(store, 1)
+    looks = [documents.read(store, KEY, Numbers)]
+
+    def older() -> bool:
+        looks.append(documents.read(store, KEY, Numbers))
+        return looks[-1].age > looks[0].age
+
+    assert waiting.until(older, 30, 0.1)
+    assert looks[-1] == looks[0]
 
 
 def test_a_change_that_is_refused_leaves_what_is_there(store: ObjectStore) -> None:

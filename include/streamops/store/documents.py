@@ -7,7 +7,7 @@ write.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Generic, TypeVar
 
@@ -24,11 +24,14 @@ TRIES = 20  # against others who write the same object
 
 @dataclass(frozen=True)
 class Versioned(Generic[M]):
-    """A stored model with the tag that its next conditional write names, and how long ago it was written."""
+    """A stored model with the tag that its next conditional write names, and how long ago it was written.
+
+    As with the object that it was read from, ``age`` is when we looked: two looks at one model are equal.
+    """
 
     value: M
     etag: str
-    age: timedelta = timedelta(0)
+    age: timedelta = field(default=timedelta(0), compare=False)
 
 
 def read(store: ObjectStore, key: str, model: type[M]) -> Versioned[M] | None:
