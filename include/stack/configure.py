@@ -180,7 +180,8 @@ def _spark_defaults(directory: Path, pairs: dict[str, str], settings: dict[str, 
 
 
 # Spark's own default is INFO for everything: several lines for each task and each poll of a source, which no one
-# reads and which take a good part of a small machine's time.
+# reads and which take a good part of a small machine's time. A query in real time is stopped in the middle of its
+# batch, of which each of its tasks tells pages as of an error; one that is an error the driver tells as well.
 _LOGGING = """\
 rootLogger.level = warn
 rootLogger.appenderRef.stderr.ref = stderr
@@ -191,6 +192,28 @@ appender.stderr.layout.type = PatternLayout
 appender.stderr.layout.pattern = %d{yyyy-MM-dd HH:mm:ss,SSS}{UTC}Z %p %c{1}: %m%n%ex
 logger.deploy.name = org.apache.spark.deploy
 logger.deploy.level = info
+logger.notifier.name = org.apache.spark.util.ErrorNotifier
+logger.notifier.level = off
+logger.utils.name = org.apache.spark.util.Utils
+logger.utils.filter.aborted.type = RegexFilter
+logger.utils.filter.aborted.regex = Aborting task
+logger.utils.filter.aborted.onMatch = DENY
+logger.utils.filter.aborted.onMismatch = NEUTRAL
+logger.backend.name = org.apache.spark.executor.CoarseGrainedExecutorBackend
+logger.backend.filter.ended.type = RegexFilter
+logger.backend.filter.ended.regex = RECEIVED SIGNAL TERM
+logger.backend.filter.ended.onMatch = DENY
+logger.backend.filter.ended.onMismatch = NEUTRAL
+logger.task.name = org.apache.spark.sql.execution.datasources.v2.DataWritingSparkTask
+logger.task.level = off
+logger.write.name = org.apache.spark.sql.execution.datasources.v2.WriteToDataSourceV2Exec
+logger.write.level = off
+logger.output.name = org.apache.hadoop.fs.s3a.S3ABlockOutputStream
+logger.output.level = error
+logger.broadcast.name = org.apache.spark.broadcast.TorrentBroadcast
+logger.broadcast.level = off
+logger.pools.name = org.apache.spark.scheduler.FairSchedulableBuilder
+logger.pools.level = error
 """
 
 

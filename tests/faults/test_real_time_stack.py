@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from datetime import datetime
 
 import confluent_kafka
 import psutil
@@ -14,11 +15,12 @@ import pytest
 
 from fresh_job import SMALL, FreshJob, wait_for
 from streamops import snapshots
+from streamops.cli.logs import Executors, shown
 from streamops.clients.dashboard import Dashboard
 from streamops.clients.kafka import Ledger
-from streamops.model.records import State
+from streamops.model.records import State, now
 from streamops.operations import rehearsals
-from streamops.store import keys
+from streamops.store import joblogs, keys
 from streamops.versions import artifacts
 from support import drivers, executors, invariant, mark, pythons
 
@@ -150,7 +152,9 @@ def test_a_stage_that_reads_another_counts_each_event_once_through_kills_and_sto
 
     kill(job)
     is_live(job)
+    stopping = now()
     operator.run("snapshot_job", job.name, snapshot="stopped", cancel=True)
+    assert alarms(job, stopping) == []
     operator.run("start_job", job.name)
     is_live(job)
     invariant(job, start)
@@ -159,6 +163,12 @@ def test_a_stage_that_reads_another_counts_each_event_once_through_kills_and_sto
     is_live(job)
     invariant(job, start)
     gapless(job, from_ms)
+
+
+def alarms(job: FreshJob, since: datetime) -> list[str]:
+    """What drivers and executors have logged as an error."""
+    lines = [*joblogs.Reader(job.store, job.name).more(), *Executors(job.settings, job.store, job.name).more()]
+    return [shown(line) for line in joblogs.keep(lines, "ERROR", since=since)]
 
 
 @pytest.mark.long
