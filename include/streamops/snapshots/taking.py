@@ -15,6 +15,7 @@ import io
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed
 from typing import Any
@@ -134,8 +135,7 @@ class Export:
                 f"Deployment {deployment.number} of {deployment.job} has no checkpoint yet; "
                 "wait until its driver is healthy."
             )
-        done = self._copy(epoch, list(stages))
-        slices = self.slices({stage: described.offsets for stage, (described, _) in done.items()})
+        done, slices = self._copy(epoch, list(stages))
         for stage, kept in slices.items():
             done[stage][1].append(self._keep(stage, kept))
         return Manifest(
@@ -170,10 +170,15 @@ class Export:
         self.say(f"{stage}: {len(kept.records)} records of its feed, {len(kept.pending)} results to be handed on")
         return ManifestObject(stage=stage, path=FEED, key=key, size=len(body), sha256=digest, version_id=version)
 
-    def _copy(self, epoch: int, stages: list[str]) -> dict[str, tuple[ManifestStage, list[ManifestObject]]]:
-        """Every stage at once. Two reads come first: of the checkpoints, and of what earlier snapshots hold."""
+    def _copy(
+        self, epoch: int, stages: list[str]
+    ) -> tuple[dict[str, tuple[ManifestStage, list[ManifestObject]]], Mapping[str, FeedSlice]]:
+        """Every stage at once. Two reads come first: of the checkpoints, and of what earlier snapshots hold.
+
+        The feeds of a job that has stopped, whose next version waits for the copies, are read meanwhile.
+        """
         job, number = self.deployment.job, self.deployment.number
-        with ThreadPoolExecutor(len(stages) + 1) as pool:
+        with ThreadPoolExecutor(len(stages) + 2) as pool:
             reading = pool.submit(Held, self.store, job, number)
             tails = list(
                 pool.map(lambda stage: checkpoints.find_tail(self.store, keys.stage(job, number, epoch, stage)), stages)
@@ -181,8 +186,12 @@ class Export:
             held = reading.result()
             size = sum(tail.size for tail in tails if tail)
             require_space(2 * size if self.twin else size, self.free_bytes)
-            done = pool.map(lambda stage, tail: self._stage(stage, tail, held), stages, tails)
-            return dict(zip(stages, done, strict=True))
+            read = {stage: tail.offsets if tail else {} for stage, tail in zip(stages, tails, strict=True)}
+            meanwhile = pool.submit(self.slices, read) if self.twin else None
+            done = dict(zip(stages, pool.map(partial(self._stage, held=held), stages, tails), strict=True))
+            if meanwhile is not None:
+                return done, meanwhile.result()
+        return done, self.slices({stage: described.offsets for stage, (described, _) in done.items()})
 
     def _stage(self, stage: str, tail: Tail | None, held: Held) -> tuple[ManifestStage, list[ManifestObject]]:
         start = self.deployment.stages.get(stage, StageStart(since_deployment=self.deployment.number))
