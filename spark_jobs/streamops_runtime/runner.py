@@ -295,7 +295,7 @@ class Driver:
         if not self.watch_over(State.STARTING, rest.over):
             return
         self.mark("rest")
-        work.warm_up(self.dismissed, rounds=2)
+        work.warm_up(self.dismissed)
         work.connect()
         self.mark("warm_up")
         log.info("second driver: warm, watches over the first")

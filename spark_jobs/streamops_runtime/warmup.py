@@ -2,11 +2,11 @@
 
 Each stage runs as a stream over what comes, with a checkpoint of its own that is removed afterwards. Nothing is written
 to its sinks. A real-time stage runs in real time alone, as it will when it continues what was committed a moment ago;
-its results go into a topic that is removed as well. Each further round continues from the checkpoint, so that loading
-state is warm as well. The first real batch then finds driver and executors warm.
+its results go into a topic that is removed as well. The first real batch then finds driver and executors warm.
 
-A stage is warm when its batches get no quicker any more. One comes after the other, so that the version that runs has
-most of the machine meanwhile; what is compiled for one helps the next.
+A stage is warm when its batches get no quicker any more. Then each continues from its checkpoint for a batch, because
+loading state is code of its own. One comes after the other, so that the version that runs has most of the machine
+meanwhile; what is compiled for one helps the next.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from streamops_runtime.sources import accepted, schema_of
 from streamops_runtime.stages import to_topic
 from streamops_runtime.streams import Places, raw_stream
 
-LIMIT_S = 90.0  # in all, on a machine that also runs the version to be replaced
+LIMIT_S = 90.0  # until warm, and as long for loading state, on a machine that also runs the version to be replaced
 LIVE_BATCH = "5 seconds"  # in real time
 FASTER = 1.25  # times what was read a second before: there is still something to compile
 _LEAST = 2  # batches
 _LOOK_S = 0.5
-_INVENTED = 2000  # records
+_KEYS, _SECONDS = 100, 20  # invented: as many records a second
 
 log = logging.getLogger("warmup")
 W = TypeVar("W", DataStreamWriter, DataFrameWriter)
@@ -75,12 +75,8 @@ class WarmUp:
     launch: str
     dismissed: Callable[[], bool]
 
-    def run(self, rounds: int = 1) -> None:
-        """Run the stages one after the other; what goes wrong here is logged and otherwise of no consequence.
-
-        Args:
-            rounds: each lasts ``LIMIT_S`` seconds and a batch at most.
-        """
+    def run(self) -> None:
+        """Run the stages one after the other; what goes wrong here is logged and otherwise of no consequence."""
         if self.dismissed():
             return
         # Of its own: what another driver of the launch left, or still writes, would keep the queries from starting.
@@ -88,14 +84,19 @@ class WarmUp:
         ledger = Ledger.at(self.places.kafka)
         try:
             self._prepare_topics(ledger)
-            left, deadline = [*self.functions] * rounds, time.monotonic() + LIMIT_S * rounds
+            left, deadline = [*self.functions], time.monotonic() + LIMIT_S
             while left and not self.dismissed():  # what the first compiles, the others need not
                 begun, stage = time.monotonic(), left.pop(0)
-                rates = self._practise(stage, prefix, begun + (deadline - begun) / (2 if left else 1))
+                enough = bool if self._is_invented(stage) else is_warm  # what is invented is read in a batch
+                rates = self._practise(stage, prefix, enough, begun + (deadline - begun) / (2 if left else 1))
                 log.info(
                     "warm-up of %s took %.1f s: %s rows/s", stage, time.monotonic() - begun,
                     ", ".join(f"{rate:,.0f}" for rate in rates) or "no",
                 )  # fmt: skip
+            left, begun = [*self.functions], time.monotonic()
+            while left and not self.dismissed():
+                self._practise(left.pop(0), prefix, bool, begun + LIMIT_S)
+            log.info("warm-up of loading state took %.1f s", time.monotonic() - begun)
         except (PySparkException, StreamOpsError) as error:
             log.warning("warm-up was left out: %s", str(error).splitlines()[0][:300])
         finally:
@@ -110,6 +111,10 @@ class WarmUp:
 
     def _is_live(self, stage: str) -> bool:
         return self.definition.stages[stage].realtime
+
+    def _is_invented(self, stage: str) -> bool:
+        """Whether all that a stage practises on is invented."""
+        return all(self.definition.sources[name].stage for name in self.functions[stage].sources)
 
     def _topic(self, name: str) -> str:
         """Where a stage's results go meanwhile, or what a source reads instead of what a stage hands on."""
@@ -151,8 +156,10 @@ class WarmUp:
             return apart(to_topic(writer, self.places.kafka, self._topic(stage)).trigger(realTime=LIVE_BATCH)).start()
         return _discarded(writer, ended)
 
-    def _practise(self, stage: str, prefix: str, until: float) -> list[float]:
-        """Run a stage until it is warm, has nothing to read, or the time is over; rows a second of its batches."""
+    def _practise(
+        self, stage: str, prefix: str, enough: Callable[[Sequence[float]], bool], until: float
+    ) -> list[float]:
+        """Run a stage until it is enough, it has nothing to read, or the time is over; rows a second of its batches."""
         ended, done = threading.Event(), dict[int, float]()
         query, live = self._start(stage, prefix, ended), self._is_live(stage)
         try:
@@ -162,7 +169,7 @@ class WarmUp:
                     if batch["numInputRows"] or live:
                         done[batch["batchId"]] = batch["processedRowsPerSecond"]
                 idle = told and not (status["isTriggerActive"] or status["isDataAvailable"])
-                if is_warm([*done.values()]) or idle or time.monotonic() > until or self.dismissed():
+                if enough([*done.values()]) or idle or time.monotonic() > until or self.dismissed():
                     ended.set()
                     if live or idle:  # interrupting a Python batch ends in a stack overflow in Spark
                         query.stop()
@@ -196,12 +203,13 @@ def _invent(servers: str, topic: str, name: str, source: Source) -> None:
 
 
 def invented(name: str, source: Source, at_ms: int) -> list[dict[str, object]]:
-    """Records of a source's schema that happened at a time in epoch ms; no number is 0, since a stage may divide."""
+    """Records of a source's schema that happened up to a time in epoch ms; no number is 0, since a stage may divide."""
     fields = schema_of(name, source).fields
     return [
         {field.name: number if isinstance(field.dataType, NumericType) else str(number) for field in fields}
-        | ({source.event_time: at_ms} if source.event_time else {})
-        for number in range(1, _INVENTED + 1)
+        | ({source.event_time: at_ms - 1000 * before} if source.event_time else {})
+        for before in reversed(range(_SECONDS))
+        for number in range(1, _KEYS + 1)
     ]
 
 

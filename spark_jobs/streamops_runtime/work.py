@@ -222,7 +222,7 @@ class Work:
             progress = self.progress[stage.name]
             progress.status = progress.status.model_copy(update={"started_from": start})
 
-    def warm_up(self, dismissed: Callable[[], bool], rounds: int = 1) -> None:
+    def warm_up(self, dismissed: Callable[[], bool]) -> None:
         """Run every stage for a moment on what comes, written nowhere, unless the driver is dismissed."""
         warmup.WarmUp(
             self.spark,
@@ -233,7 +233,7 @@ class Work:
             self._places(),
             self.launch.launch,
             dismissed,
-        ).run(rounds)
+        ).run()
 
     def connect(self) -> None:
         """Open the connections that the first results go through, as far as servers answer."""

@@ -22,7 +22,10 @@ def test_a_stage_that_divides_takes_the_invented_records_too(spark: SparkSession
     at = datetime.fromtimestamp(at_ms / 1000, UTC)
     raw = spark.createDataFrame([(json.dumps(row).encode(), at) for row in rows], validate.RECORD)
     frame = code.load(definition, DIRECTORY)["avg_1m"]({"panes": sources.accepted("panes", panes, raw, count=False)})
-    assert frame.where("value IS NOT NULL").count() == len(rows) * 60  # every window that a record falls into
+    keys, seconds = {row["symbol"] for row in rows}, {row["time"] for row in rows}
+    assert len(rows) == len(keys) * len(seconds)
+    windows = len(seconds) + 59  # into which the records of a key fall
+    assert frame.where("value IS NOT NULL").count() == len(keys) * windows
 
 
 def test_a_stage_is_warm_when_a_batch_is_hardly_quicker_than_those_before() -> None:

@@ -20,7 +20,7 @@ from streamops.cluster.membership import present
 from streamops.cluster.supervised_nodes import SupervisedNodes
 from streamops.operations.runbooks import RUNBOOKS
 from streamops.settings import REPOSITORY, Settings
-from streamops.store import jobs
+from streamops.store import joblogs, jobs
 from streamops.versions import artifacts
 from support import Operator, first_members, pythons, wait_works
 
@@ -163,6 +163,9 @@ def test_upgrade_through_the_form_under_load_while_a_second_trigger_is_skipped(p
     warm, stopped = done.steps["standby"].finished, done.steps["request_stop"].started
     assert warm is not None
     assert warm <= stopped  # the old version worked until the new one was warm
+    practised = [line for line in joblogs.Reader(job.store, job.name).more() if line.logger == "warmup"]
+    assert any("loading state" in line.text for line in practised)
+    assert {line.level for line in practised} == {"INFO"}  # nothing was left out
     manifest = snapshots.load(job.store, job.name, "SavePoint1")
     told = page.log("upgrade_job", run_id, "switch", "SavePoint1")  # tells by itself what was done
     assert f"{len(manifest.objects):,}" in told or str(len(manifest.objects)) in told
