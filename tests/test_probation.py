@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from fakes.rig import JOB, Rig
+from streamops.model import records
 from streamops.model.errors import UnhealthyError
 from streamops.model.records import DriverStatus, StageStatus, State
 from streamops.operations import receipts
@@ -127,6 +129,22 @@ def test_a_version_that_does_not_pass_is_taken_back_with_the_cost_said_before_an
     assert receipt.facts["undo:dismiss"]["cost"]["again"]["a"] > 0
     rig.commits_more()
     assert rig.recount("a")
+
+
+@pytest.mark.full
+def test_a_host_whose_clock_is_ahead_does_not_pass_what_falls_behind(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig.run("deploy_job", version="v1")
+    rig.commits_more(windows=4)
+    rig.cluster.behaviour["v2"] = "falls behind"
+
+    def ahead() -> datetime:
+        return right() + timedelta(hours=1)
+
+    right = records.now
+    for module in [module for module in sys.modules.values() if getattr(module, "now", None) is right]:
+        monkeypatch.setattr(module, "now", ahead)
+    with pytest.raises(UnhealthyError, match="falls behind"):
+        rig.run("upgrade_job", version="v2", snapshot="s", probation_s=20)
 
 
 @pytest.mark.full

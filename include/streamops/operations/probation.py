@@ -143,6 +143,8 @@ def look(context: StepContext, seconds: int) -> Health:
     obstacle = "its driver does not hold the lease"
     if holds and status is not None:
         obstacle = "" if status.state is State.RUNNING else f"its driver is {status.state} ({status.reason})"
+    # What is measured has the servers' times. This host's clock only says how long it has lasted.
+    since, moment = since + store.ahead, moment + store.ahead
     watched: dict[str, StageWatch] = {}
     if status is not None:
         read = _measure if over and not obstacle else _glance

@@ -19,6 +19,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from streamops.model.errors import ConflictError, DeniedError, NotFoundError, StreamOpsError, UnreachableError
+from streamops.model.records import now
 from streamops.model.signatures import Keyring
 from streamops.settings import BucketSettings
 from streamops.store import clock
@@ -149,6 +150,7 @@ class ObjectStore:
             config=_BRIEF if brief else _CONFIG,
         )
         clock.follow(self._s3)
+        self.ahead = timedelta(0)  # the server's clock of this machine's, as its last answer to a read said
 
     def get(self, key: str, version_id: str | None = None) -> Stored:
         """Read one object. Raises NotFoundError."""
@@ -156,6 +158,8 @@ class ObjectStore:
         with self._asking(key):
             answer = self._s3.get_object(Bucket=self.bucket, Key=key, **extra)
             said = email.utils.parsedate_to_datetime(answer["ResponseMetadata"]["HTTPHeaders"]["date"])
+            ahead = said - now()
+            self.ahead = ahead if abs(ahead) > clock.SAME else timedelta(0)
             return Stored(answer["Body"].read(), answer["ETag"], said - answer["LastModified"])
 
     def chunks(self, key: str, version_id: str | None = None, size: int = 1 << 20) -> Iterator[bytes]:
