@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -99,6 +100,49 @@ def test_what_is_flushed_is_stored_and_read_across_launches(bucket: Settings) ->
     assert [(line.text, line.level, line.launch) for line in reader.more()] == [("two", "WARNING", "upgrade-2")]
     assert reader.more() == []
     assert [line.text for line in Reader(store, "sums").more()] == ["one", "two"]
+
+
+class Slow(ObjectStore):
+    """Lines come while a chunk is on its way."""
+
+    def __init__(self, settings: Settings, meanwhile: Callable[[], None]) -> None:
+        super().__init__(settings)
+        self.meanwhile = meanwhile
+
+    def put(self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False) -> str:
+        self.meanwhile()
+        return super().put(key, body, if_match=if_match, if_absent=if_absent)
+
+
+def test_rows_of_log_sinks_are_never_left_out_and_other_lines_are_counted(
+    bucket: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shipping, "_MOST_WAITING", 10)
+    sent: list[int] = []
+
+    def rows(first: int) -> None:
+        for number in range(first, first + 50):
+            found.emit(record(f"row {number}"))
+            other = record("other")
+            other.name = "work"
+            found.emit(other)
+
+    def meanwhile() -> None:
+        sent.append(50 * len(sent))
+        if len(sent) == 1:
+            rows(50)
+
+    store = Slow(object_server.as_job(bucket), meanwhile)
+    found = shipper(store, "deploy-1")
+    rows(0)
+    found.flush()
+    found.flush()
+    lines = Reader(store, "sums").more()
+    assert [line.text for line in lines if line.logger == "sink.log"] == [f"row {number}" for number in range(100)]
+    kept = sum(line.logger == "work" for line in lines)
+    told = [int(line.text.split()[0]) for line in lines if "left out" in line.text]
+    assert kept + sum(told) == 100
+    assert kept == 20
 
 
 def test_the_error_output_is_shipped_line_by_line_and_half_a_line_waits(bucket: Settings, tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ import logging
 import os
 import threading
 import time
-from collections import deque
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,7 +26,8 @@ from streamops.store.object_store import ObjectStore
 
 EVERY_S = 2.0
 CHUNKS_KEPT = 2000  # of one driver process
-_MOST_WAITING = 20_000  # lines, while the object store is away
+_MOST_WAITING = 20_000  # lines, while the object store is away; rows of log sinks are data, and wait themselves
+_ROWS = "sink."  # how the loggers of these begin
 _NOISE = ("Launch Command: ", "=" * 20)  # how Spark's worker begins the file
 _MOST_READ = 1 << 20  # bytes of the error output at a time
 _LARGEST = 8 << 20  # bytes of what Spark's worker keeps of a driver on disk; it never begins a new file
@@ -44,7 +44,21 @@ class Discreet(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """The whole message."""
         text = super().format(record)
-        return text if record.name.startswith("sink.") else without_credentials(text)
+        return text if record.name.startswith(_ROWS) else without_credentials(text)
+
+
+def bounded(lines: list[Line]) -> tuple[list[Line], int]:
+    """The rows of log sinks and the newest of the other lines, and how many are left out."""
+    out = over = sum(not line.logger.startswith(_ROWS) for line in lines) - _MOST_WAITING
+    if over <= 0:
+        return lines, 0
+    kept = []
+    for line in lines:
+        if over and not line.logger.startswith(_ROWS):
+            over -= 1
+        else:
+            kept.append(line)
+    return kept, out
 
 
 class Shipper(logging.Handler):
@@ -62,7 +76,10 @@ class Shipper(logging.Handler):
         self._store, self._job = store, job
         self._blank = Line(time=datetime.now(UTC), text="", launch=launch, host=host)
         self._name = joblogs.driver_name(self._blank.time, launch, holder)
-        self._lines: deque[Line] = deque(maxlen=_MOST_WAITING)
+        self._waiting: list[Line] = []
+        self._unsent: list[Line] = []  # that were taken out of those, and are not stored
+        self._left_out = 0
+        self._taking = threading.Lock()  # of lines, by any thread that logs
         self._number = 0
         self._shipping = threading.Lock()
         self._ended = threading.Event()
@@ -84,27 +101,38 @@ class Shipper(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Take one record of this process."""
         level = next((name for name in reversed(joblogs.ORDER) if record.levelno >= joblogs.ORDER[name]), "TRACE")
-        self._lines.append(
-            self._blank.model_copy(
-                update={
-                    "time": datetime.fromtimestamp(record.created, UTC),
-                    "level": level,
-                    "logger": record.name,
-                    "text": self.format(record),
-                }
-            )
-        )
+        when = datetime.fromtimestamp(record.created, UTC)
+        self._take(self._line(when, level, record.name, self.format(record)))
+
+    def _line(self, time: datetime, level: str, logger: str, text: str) -> Line:
+        return self._blank.model_copy(update={"time": time, "level": level, "logger": logger, "text": text})
+
+    def _take(self, line: Line) -> None:
+        with self._taking:
+            self._waiting.append(line)
+            if len(self._waiting) > 2 * _MOST_WAITING:
+                self._waiting, left_out = bounded(self._waiting)
+                self._left_out += left_out
 
     def flush(self) -> None:
         """Ship everything logged so far; returns when it is stored. Raises UnreachableError."""
         with self._shipping:
             self._take_error_output()
-            lines = list(self._lines)
+            with self._taking:
+                self._unsent, more = bounded(self._unsent + self._waiting)
+                self._waiting = []
+                self._left_out += more
+                left_out = self._left_out
+            lines = [*self._unsent]
+            if left_out:
+                text = f"{left_out} lines are left out: the object store took none for too long"
+                lines.append(self._line(datetime.now(UTC), "WARNING", __name__, text))
             if not lines:
                 return
             self._store.put(keys.log_chunk(self._job, self._name, self._number), joblogs.pack(lines))
-            for _ in lines:
-                self._lines.popleft()
+            self._unsent = []
+            with self._taking:
+                self._left_out -= left_out
             self._number += 1
             if self._number > CHUNKS_KEPT:
                 self._store.delete([keys.log_chunk(self._job, self._name, self._number - CHUNKS_KEPT - 1)])
@@ -136,7 +164,7 @@ class Shipper(logging.Handler):
             text = raw.decode(errors="replace").rstrip()
             if text and not text.startswith(_NOISE):
                 self._before = joblogs.parse(text, self._before)
-                self._lines.append(self._before)
+                self._take(self._before)
 
     def _truncate(self) -> None:
         """Empty the files of the driver's output. The worker appends, so it continues at their new beginning."""
