@@ -89,11 +89,18 @@ class InfluxWriter:
 
     Args:
         aside: keeps refused points. Raises UnreachableError.
+        check: raises LeaseLostError when this driver may not write any more; whoever writes has asked it before.
     """
 
-    def __init__(self, sink: InfluxSink, points: Points, aside: Callable[[Sequence[RefusedPoint]], None]) -> None:
+    def __init__(
+        self,
+        sink: InfluxSink,
+        points: Points,
+        aside: Callable[[Sequence[RefusedPoint]], None],
+        check: Callable[[], None],
+    ) -> None:
         self.refused = 0
-        self._sink, self._points, self._aside = sink, points, aside
+        self._sink, self._points, self._aside, self._check = sink, points, aside, check
 
     def write(self, rows: Sequence[Row], batch_id: int) -> None:
         """Write the rows; those without a value have no point.
@@ -133,8 +140,9 @@ class InfluxWriter:
                 refused.append(quarantine.point(self._sink.measurement, *lines[0][1], str(error)))
                 return
             middle = len(lines) // 2
-            self._send(lines[:middle], refused)
-            self._send(lines[middle:], refused)
+            for half in (lines[:middle], lines[middle:]):
+                self._check()  # hundreds of bad lines are thousands of requests
+                self._send(half, refused)
 
 
 class LogWriter:
@@ -183,18 +191,21 @@ def epoch_ms(moment: datetime | date | int) -> int:
     return (moment - _EPOCH) // _MILLISECOND
 
 
-def open_sinks(settings: Settings, definition: Definition, stage: str, store: ObjectStore) -> list[Sink]:
+def open_sinks(
+    settings: Settings, definition: Definition, stage: str, store: ObjectStore, check: Callable[[], None]
+) -> list[Sink]:
     """The sinks of a stage.
 
     Args:
         store: keeps what InfluxDB refuses.
+        check: raises LeaseLostError when this driver may not write any more.
     """
     aside = partial(quarantine.put, store, definition.job, stage, definition.version)
     found: list[Sink] = []
     for sink in definition.stages[stage].sinks:
         if sink.influxdb:
             named = influx_settings(settings, sink.influxdb.secret)
-            found.append(InfluxWriter(sink.influxdb, Points(named, timeout_s=WRITE_TIMEOUT_S), aside))
+            found.append(InfluxWriter(sink.influxdb, Points(named, timeout_s=WRITE_TIMEOUT_S), aside, check))
         elif sink.log:
             found.append(LogWriter(stage, sink.log))
     return found

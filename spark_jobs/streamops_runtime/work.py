@@ -157,7 +157,7 @@ class Work:
             others = {stage.name: stage.gate for stage in self.stages}
             read = next((gate for stage in before if isinstance(gate := others[stage], Results)), None)
             return self._way_out(name, feed=self.feed(name), reads=read)
-        sinks = open_sinks(self.settings, self.definition, name, self.store)
+        sinks = open_sinks(self.settings, self.definition, name, self.store, self.check_lease)
         sink = self.definition.stages[name].points
         return Gate(name, sinks, self.check_lease, self.stopping, time_column=sink.time if sink else None)
 
@@ -178,7 +178,7 @@ class Work:
             name,
             self.settings.kafka_bootstrap_servers,
             self.store,
-            open_sinks(self.settings, self.definition, name, self.store),
+            open_sinks(self.settings, self.definition, name, self.store, self.check_lease),
             self.check_lease,
             self._held,
             needs=needs | set(self.definition.feeding.get(name, ())),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from pyspark.sql import Row
 
 from streamops.model.definitions import InfluxSink
-from streamops.model.errors import DataRefusedError, UnreachableError
+from streamops.model.errors import DataRefusedError, LeaseLostError, UnreachableError
 from streamops.model.records import RefusedPoint
 from streamops_runtime.sinks import MOST_REFUSED, InfluxWriter
 
@@ -37,7 +38,7 @@ def row(symbol: str, value: Any = 1.5) -> Row:
 
 def written(rows: Sequence[Row], target: Picky | None = None) -> tuple[Picky, list[RefusedPoint]]:
     target, aside = target or Picky(), []
-    InfluxWriter(SINK, target, aside.extend).write(rows, 7)  # type: ignore[arg-type]
+    InfluxWriter(SINK, target, aside.extend, lambda: None).write(rows, 7)  # type: ignore[arg-type]
     return target, aside
 
 
@@ -75,7 +76,20 @@ def test_nothing_counts_as_put_aside_before_it_is() -> None:
     def away(points: Sequence[RefusedPoint]) -> None:
         raise UnreachableError("the store is away")
 
-    writer = InfluxWriter(SINK, Picky(), away)  # type: ignore[arg-type]
+    writer = InfluxWriter(SINK, Picky(), away, lambda: None)  # type: ignore[arg-type]
     with pytest.raises(UnreachableError):
         writer.write([row("bad")], 7)
     assert writer.refused == 0
+
+
+def test_a_driver_that_loses_its_lease_while_it_looks_for_bad_rows_sends_no_more() -> None:
+    target, asked = Picky(), itertools.count(1)
+
+    def check() -> None:
+        if next(asked) == 3:
+            raise LeaseLostError("another one writes")
+
+    writer = InfluxWriter(SINK, target, [].extend, check)  # type: ignore[arg-type]
+    with pytest.raises(LeaseLostError):
+        writer.write([row("bad" if number % 2 else "good", float(number)) for number in range(100)], 7)
+    assert target.requests == 3  # the whole, and two halves
