@@ -8,13 +8,17 @@ from dataclasses import replace
 import pytest
 
 from fakes import shelf as shelves
+from fakes.rig import definition
+from streamops.model.definitions import Definition
 from streamops.model.errors import NotFoundError, RefusedError
-from streamops.operations import receipts
+from streamops.model.records import now
+from streamops.operations import checks, receipts
 from streamops.operations.engine import AtPoint, Engine
 from streamops.operations.follow import request as ask
 from streamops.settings import Settings
-from streamops.store import keys, quarantine
+from streamops.store import documents, keys, quarantine
 from streamops.store.object_store import ObjectStore
+from streamops.versions.artifacts import ArtifactManifest
 
 
 @pytest.fixture
@@ -52,6 +56,47 @@ def test_a_point_is_known_by_what_it_is_and_not_by_why_it_was_refused() -> None:
     one = quarantine.point("m", {"a": "1", "b": "2"}, {"value": 1}, 7, "because")
     assert one.id == quarantine.point("m", {"b": "2", "a": "1"}, {"value": 1}, 7, "for another reason").id
     assert one.id != quarantine.point("m", {"a": "1", "b": "2"}, {"value": 2}, 7, "because").id
+
+
+def published(store: ObjectStore, secret: str) -> Definition:
+    """A version whose points go to the InfluxDB that a secret names."""
+    made = definition("v1", ("avg_1s",), job="trades")
+    stage = made.stages["avg_1s"]
+    (sink,) = stage.sinks
+    elsewhere = sink.model_copy(update={"influxdb": sink.influxdb.model_copy(update={"secret": secret})})
+    stages = {"avg_1s": stage.model_copy(update={"sinks": (elsewhere,)})}
+    made = made.model_copy(update={"stages": stages})
+    manifest = ArtifactManifest(
+        job="trades", version="v1", artifact_sha256="a" * 64, size=1, runtime_sha256="r" * 64, definition=made,
+        published=now(),
+    )  # fmt: skip
+    documents.write(store, keys.artifact_manifest("trades", "v1"), manifest)
+    return made
+
+
+def test_points_of_another_influxdb_are_not_written_to_the_installations(store: ObjectStore) -> None:
+    published(store, "elsewhere")
+    made = shelves.engine(store, store)
+    written: list[str] = []
+    engine = Engine(replace(made.ports, write_points=written.extend))
+    quarantine.put(store, "trades", "avg_1s", "v1", points("a"))
+    body = points("a")[0].model_dump_json().encode()
+    sha256 = hashlib.sha256(body).hexdigest()
+    store.put(keys.corrections("trades", sha256), body)
+    with pytest.raises(RefusedError, match="secret elsewhere"):
+        engine.run(ask("manage_quarantine", job="trades", action="write", file=sha256), shelves.ADA, "write")
+    assert written == []
+    assert listed(store) == ["a"]
+
+
+@pytest.mark.parametrize(("secret", "asked"), [("influx", 1), ("elsewhere", 0)])
+def test_an_influxdb_that_a_version_does_not_write_to_is_not_asked_whether_it_answers(
+    store: ObjectStore, secret: str, asked: int
+) -> None:
+    answers: list[None] = []
+    ports = replace(shelves.engine(store, store).ports, sinks_answer=lambda: answers.append(None))
+    checks.reachable(ports, published(store, secret), {})
+    assert len(answers) == asked
 
 
 def test_points_are_written_or_forgotten_by_an_operation_that_may_be_killed_anywhere(store: ObjectStore) -> None:

@@ -62,6 +62,11 @@ def test_a_shutdown_saves_every_job_and_a_restart_brings_back_exactly_those(rig:
     assert receipts.read(rig.store, CLUSTER, done.id).state == "succeeded"
     with pytest.raises(RefusedError, match="stopped already"):
         run(rig, "shutdown_cluster")
+    rig.publish("v1", ("a",), job="late")
+    for runbook, asked in (("start_job", {"job": "other"}), ("deploy_job", {"job": "late", "version": "v1"})):
+        with pytest.raises(RefusedError, match=r"The cluster is stopped .*restart_cluster"):
+            rig.engine().run(ask(runbook, **asked), rig.owner(), f"{runbook}-refused")
+    assert jobs.record(rig.store, "other").desired == "stopped"
 
     done = run(rig, "restart_cluster")
     assert rig.nodes.up == {"master", "node-1", "node-2"}
@@ -76,6 +81,26 @@ def test_a_shutdown_saves_every_job_and_a_restart_brings_back_exactly_those(rig:
     assert cluster_record.read(rig.store).jobs == ()
     with pytest.raises(RefusedError, match=r"runs already \(2/2 members\)"):
         run(rig, "restart_cluster")
+
+
+@pytest.mark.full
+def test_a_job_that_is_deployed_while_a_shutdown_begins_is_not_killed_with_the_cluster(rig: Rig) -> None:
+    deployed(rig)
+    rig.publish("v1", ("a",), job="late")
+
+    def meanwhile(step: str, when: str) -> None:
+        if (step, when) == ("record_set", "before"):  # the locks of all jobs that are known have been taken
+            rig.engine().run(ask("deploy_job", job="late", version="v1"), rig.owner(), "deploy-late")
+
+    with pytest.raises(RefusedError, match="late was deployed while the cluster began to shut down"):
+        rig.engine(at_point=meanwhile).run(patient("shutdown_cluster"), rig.owner(), "shutdown")
+    assert rig.nodes.up == {"master", "node-1", "node-2"}
+    assert cluster_record.read(rig.store).state == "running"
+    for job in (JOB, "late"):
+        assert jobs.record(rig.store, job).desired == "running"
+        assert locks.read(rig.store, job).value.operation is None
+    rig.commits_more()
+    assert rig.recount("a") > 2
 
 
 @pytest.mark.full

@@ -7,7 +7,8 @@ from contextlib import nullcontext, suppress
 
 from pydantic import ValidationError
 
-from streamops.model.definitions import CsvTail, Definition, Http, Kafka
+from streamops.cluster import record as cluster_record
+from streamops.model.definitions import INSTALLATION, CsvTail, Definition, Http, Kafka
 from streamops.model.errors import CheckpointError, NotFoundError, RefusedError, SnapshotRefusedError
 from streamops.model.records import JobRecord
 from streamops.operations.context import StepContext
@@ -30,6 +31,17 @@ def existing(context: StepContext) -> JobRecord:
         hint = "deploy one of its versions first: " + ", ".join(known) if known else "publish and deploy it first"
         raise NotFoundError(f"There is no deployed job {context.job}; {hint}.")
     return record
+
+
+def cluster_up(context: StepContext) -> None:
+    """Refuse to start a driver where the cluster was shut down, or is about to be. Raises RefusedError."""
+    record = cluster_record.read(context.ports.store)
+    if record.state in ("stopping", "stopped"):
+        state = "stopped" if record.state == "stopped" else "being shut down"
+        raise RefusedError(
+            f"The cluster is {state} ({record.changed_by}); start it first with restart_cluster ('streamops cluster "
+            "restart'), which brings back the jobs that ran."
+        )
 
 
 def absent(context: StepContext, if_exists: bool) -> Checked | None:
@@ -118,13 +130,16 @@ def settings(definition: Definition, request: NewVersion) -> None:
 def reachable(ports: Ports, definition: Definition, topics: Mapping[str, str], *, made: bool = False) -> None:
     """Raise NotFoundError or UnreachableError unless all topics and sinks of a version answer.
 
+    A sink with a secret of its own is another InfluxDB, which only nodes know: it is left to the driver.
+
     Args:
         made: topics that are not there will be made.
     """
     for topic in topics.values():
         with suppress(NotFoundError) if made else nullcontext():
             ports.ledger.beginning_offsets(topic)
-    if any(sink.influxdb for stage in definition.stages.values() for sink in stage.sinks):
+    sinks = (sink.influxdb for stage in definition.stages.values() for sink in stage.sinks)
+    if any(sink and sink.secret == INSTALLATION for sink in sinks):
         ports.sinks_answer()
 
 

@@ -109,6 +109,7 @@ def check(context: StepContext) -> Checked:
                 "to deploy it again, cancel it first (cancel_job)."
             )
         return Checked(unchanged=True, version=record.version, deployment=record.deployment)
+    checks.cluster_up(context)
     checks.settings(version.definition, asked)
     libraries.choose(store, version.definition, asked.library)
     topics = jobs.topics(version.definition, asked.topics)
@@ -166,6 +167,7 @@ def reserve(context: StepContext) -> Reserved:
         _make_topics(context, jobs.topics(version.definition, asked.topics).values(), asked)
     settings = steps.Settings.asked(asked)
     facts = steps.install(context, version, manifest, context.number, context.launch, settings)
+    checks.cluster_up(context)  # of a job that was never deployed, a shutdown has not taken the lock
     steps.give(context, version.version, context.number, context.launch)
     epoch = leases.grant(store, context.job, context.launch, context.number).value.epoch
     return facts.model_copy(update={"epoch": epoch})

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, ValidationError, model_validator
 
 from streamops.clients.influx import line, obstacle
+from streamops.model.definitions import INSTALLATION
 from streamops.model.errors import NotFoundError, RefusedError
 from streamops.model.records import RefusedPoint
 from streamops.operations import steps
@@ -16,6 +17,7 @@ from streamops.operations.facts import Checked, Quarantined
 from streamops.operations.requests import JobRequest
 from streamops.operations.runbook import Step
 from streamops.store import keys, quarantine
+from streamops.versions import artifacts
 
 PointId = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
 
@@ -86,7 +88,21 @@ def _points(context: StepContext) -> list[RefusedPoint]:
         raise RefusedError(
             "The file in the bucket is not the one that was uploaded; write it again. Nothing was written."
         )
-    return corrected(body)
+    points, elsewhere = corrected(body), _elsewhere(context)
+    for item in points:
+        if secret := elsewhere.get(item.measurement):
+            raise RefusedError(
+                f"{item.measurement} is written to the InfluxDB of the secret {secret}, which only nodes know: write "
+                f"the points there yourself, then 'streamops quarantine drop {context.job}'. Nothing was written."
+            )
+    return points
+
+
+def _elsewhere(context: StepContext) -> dict[str, str]:
+    """The measurements that any version of the job writes to another InfluxDB than the installation's: its secret."""
+    versions = (manifest.definition for manifest in artifacts.manifests(context.ports.store, context.job))
+    sinks = (sink.influxdb for version in versions for stage in version.stages.values() for sink in stage.sinks)
+    return {sink.measurement: sink.secret for sink in sinks if sink and sink.secret != INSTALLATION}
 
 
 def check(context: StepContext) -> Checked:

@@ -15,7 +15,7 @@ from streamops.model.names import SCRATCH
 from streamops.operations import cluster_checks, cluster_jobs, cluster_steps
 from streamops.operations.cluster_checks import MASTER
 from streamops.operations.context import StepContext
-from streamops.operations.facts import Claimed, ClusterChecked, Ended, Facts, Jobs, JobsKept
+from streamops.operations.facts import Claimed, ClusterChecked, Ended, Facts, Jobs, JobsKept, JobsStopped
 from streamops.operations.operation import Operation
 from streamops.operations.requests import ClusterRequest, HealthyTimeout, Starts, Stops, StopTimeout
 from streamops.operations.runbook import Runbook, Step, UndoPlan
@@ -97,6 +97,22 @@ def record_set(context: StepContext) -> Jobs:
     return Jobs(jobs=running)
 
 
+def await_jobs(context: StepContext) -> JobsStopped:
+    """Wait until the state of every job is saved.
+
+    Raises:
+        RefusedError: one was deployed for the first time meanwhile, when the locks of the others were taken already.
+    """
+    stopped = cluster_jobs.await_jobs(context)
+    claimed = {record.job for record in cluster_jobs.claimed(context)}
+    if new := [item.job for item in cluster_checks.should_run(context.ports.store) if item.job not in claimed]:
+        raise RefusedError(
+            f"{', '.join(new)} was deployed while the cluster began to shut down, and would be killed with it; trigger "
+            "shutdown_cluster again."
+        )
+    return stopped
+
+
 def export(context: StepContext) -> JobsKept:
     """Keep a snapshot of every job, when a name was given."""
     return cluster_jobs.export(context, context.asked(ShutdownCluster).snapshot)
@@ -170,7 +186,7 @@ SHUTDOWN_CLUSTER = Runbook(
             "Ask every running job to stop at a batch boundary",
             partial(cluster_jobs.stop_jobs, to_stay=True),
         ),
-        Step("await_jobs", "stop_jobs", "Wait until the state of every job is saved", cluster_jobs.await_jobs),
+        Step("await_jobs", "stop_jobs", "Wait until the state of every job is saved", await_jobs),
         Step("export", "keep_snapshots", "Keep a snapshot of every job (only when a name was given)", export),
         Step("stop_workers", "stop_servers", "Stop the workers", stop_workers),
         Step("stop_master", "stop_servers", "Stop the master", stop_master),

@@ -39,6 +39,7 @@ def check(context: StepContext) -> Checked:
             f"Job {context.job} is not stopped (it should be running {record.version}), and its driver has not failed. "
             "If the driver hangs, cancel the job first (cancel_job)."
         )
+    checks.cluster_up(context)
     return checks.continues(context, record)
 
 
