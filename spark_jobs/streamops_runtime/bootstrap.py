@@ -115,6 +115,11 @@ def main(args: argparse.Namespace, starts: Starts) -> int:
         try:
             context = SparkContext.getOrCreate()
         except Exception as error:
+            if wrong := _refused_setting(error):
+                raise _CannotWorkError(
+                    f"Spark refuses a setting: {wrong}. Correct it in the definition ('spark') or in the cluster's own "
+                    "settings; then deploy the job again."
+                ) from error
             raise _AwayError("the Spark master") from error
         context.setLogLevel("WARN")
         ready = time.monotonic()
@@ -131,6 +136,19 @@ def main(args: argparse.Namespace, starts: Starts) -> int:
     code = run(context, launch)
     shutil.rmtree(work, ignore_errors=True)
     return code
+
+
+def _refused_setting(error: Exception) -> str:
+    """What Spark says of a setting that it cannot read; empty where something else is wrong, as a name of a host."""
+    java, said, names = getattr(error, "java_exception", None), "", []
+    while java is not None:
+        kind, said = java.getClass(), said or str(java.getMessage())
+        while kind is not None:
+            names.append(kind.getName())
+            kind = kind.getSuperclass()
+        java = java.getCause()
+    away = any(name.startswith("java.net.") or name == "java.io.IOException" for name in names)
+    return said.splitlines()[0] if "java.lang.IllegalArgumentException" in names and not away else ""
 
 
 def _bring(args: argparse.Namespace, work: Path) -> dict:

@@ -11,8 +11,10 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from streamops.model.records import DriverStatus, State
 from streamops_runtime import bootstrap
@@ -68,6 +70,25 @@ def test_a_full_disk_is_no_reason_to_end(tmp_path: Path) -> None:
 def test_a_store_that_is_away_is_waited_for_without_end(monkeypatch, tmp_path: Path) -> None:
     failing(monkeypatch, bootstrap._AwayError("s3a://b/artifact"))
     assert {bootstrap.end(ARGS, Starts(tmp_path)) for _ in range(3 * MOST_STARTS)} == {RELAUNCH}
+
+
+class Raised(Exception):
+    """As Python sees an error of Java."""
+
+    def __init__(self, java: Any) -> None:
+        self.java_exception = java
+
+
+def test_a_setting_that_spark_cannot_read_is_told_from_a_server_that_is_away(spark: SparkSession) -> None:
+    lang, net = spark.sparkContext._jvm.java.lang, spark.sparkContext._jvm.java.net
+    size = lang.NumberFormatException("Size must be specified as bytes (b)\nFailed to parse byte string: lots")
+    assert bootstrap._refused_setting(Raised(size)) == "Size must be specified as bytes (b)"
+    for passing in (
+        lang.IllegalArgumentException(net.UnknownHostException("store")),  # a name that is not resolved now
+        lang.IllegalStateException("Cannot call methods on a stopped SparkContext."),  # no master answered
+    ):
+        assert bootstrap._refused_setting(Raised(passing)) == ""
+    assert bootstrap._refused_setting(ValueError("not Java's")) == ""
 
 
 def test_what_is_altered_is_given_up_at_once(monkeypatch, tmp_path: Path) -> None:
