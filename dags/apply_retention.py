@@ -1,10 +1,10 @@
 """
 # Apply retention
 
-**What it does.** For each job with `snapshots.keep` in its definition, it decides which snapshots are kept (the last
-ones, the newest of each hour, day and week; those that are pinned, in use, or the last good one) and removes the
-others. It says the reason for each. It also frees, for good, the bytes of what was removed 14 days ago or before. Each
-job has a task of its own, with its log and its retries.
+**What it does.** For each job with a rule for keeping (as `schedule_job` has set it, else `snapshots.keep` of its
+definition), it decides which snapshots are kept (the last ones, the newest of each hour, day and week; those that are
+pinned, in use, or the last good one) and removes the others. It says the reason for each. It also frees, for good,
+the bytes of what was removed 14 days ago or before. Each job has a task of its own, with its log and its retries.
 
 **When to use it.** It runs by itself every day at 02:10 UTC. Triggered by hand it says what it would do; tick *Apply*
 to have it done. `streamops snapshots prune JOB --apply` triggers it for one job.

@@ -1,9 +1,10 @@
 """
 # Take the snapshots that are due
 
-**What it does.** Takes the snapshots of running jobs that are due, by `snapshots.every` or `snapshots.cron` of their
-definitions, each as a live snapshot, with the same recorded steps as `snapshot_job`. A job without such a schedule is
-left alone. Each snapshot is an event of the asset `s3://BUCKET/snapshots/JOB/manifests`, which other DAGs can wait for.
+**What it does.** Takes the snapshots of running jobs that are due, each as a live snapshot, with the same recorded
+steps as `snapshot_job`. A job's schedule is what `schedule_job` has set, else `snapshots.every` or `snapshots.cron` of
+its definition; a job without one is left alone. Each snapshot is an event of the asset
+`s3://BUCKET/snapshots/JOB/manifests`, which other DAGs can wait for.
 
 **When to use it.** It runs by itself when a snapshot is due: a watcher in Airflow's triggerer looks every 15 seconds.
 Pause it to stop all scheduled snapshots; once you unpause it, press *Reparse Dag*, or the watcher is back within five

@@ -98,7 +98,7 @@ class ReconcileTrigger(WatchTrigger):
 
 
 class DueSnapshotsTrigger(WatchTrigger):
-    """Watches for snapshots that are due by their jobs' definitions."""
+    """Watches for snapshots that are due by their jobs' schedules."""
 
     every_s = 15.0
 
