@@ -30,6 +30,8 @@ from streamops_runtime.streams import Places, raw_stream
 LIVE_BATCH_S = 10  # between two commits in real time; results pause while one is made
 FAR_S = 30.0  # of reading at its present pace: a live stage that is so far behind gets there sooner in batches
 FEW_ROWS = 100.0  # a second; one that reads fewer is not judged by them
+MOST_RESTARTS = 5  # of a stage in a row; then the driver is started anew
+_LONGEST_PAUSE_S = 8.0  # before a stage is started again
 _AT_ONCE = 32
 _COMMIT_S = 5.0  # that a batch may take longer
 
@@ -68,6 +70,7 @@ class RunningStage:
     commits: int = 0  # in this driver, when it failed last
     failures: int = 0  # in all
     restart_at: float = 0.0
+    away: str = ""  # the source that it waits for, when starting it again did not help
     started_from: Offsets = field(default_factory=dict)
 
     @property
@@ -155,6 +158,19 @@ def forgive(stages: Iterable[RunningStage], commits: Mapping[str, int]) -> None:
     for stage in stages:
         if commits[stage.name] > stage.commits:
             stage.restarts = 0
+
+
+def pause_s(stage: RunningStage, away: Callable[[], str]) -> float | None:
+    """How long a stage that has failed waits before it is started again; None when a new driver may help instead.
+
+    Args:
+        away: says which of its sources does not answer, if one does not. That is waited for in this driver, however
+            long it takes: a new one would find the same, and starts that come to nothing are counted.
+    """
+    stage.away = away() if stage.restarts > MOST_RESTARTS else ""
+    if stage.restarts > MOST_RESTARTS and not stage.away:
+        return None
+    return min(2.0 ** min(stage.restarts - 1, MOST_RESTARTS), _LONGEST_PAUSE_S)
 
 
 def far(lag: int, rate: float) -> bool:

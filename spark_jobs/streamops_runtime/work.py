@@ -7,7 +7,8 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import PySparkException
@@ -55,12 +56,12 @@ if TYPE_CHECKING:
     from streamops_runtime.runner import Driver, Launch
 
 LOOK_S = 0.2
+ASKING_S = 3.0  # how long a source may take to answer, when it is asked whether it is there
 SETTLING_LOOK_S = 0.05  # nothing is written meanwhile
 STATUS_S = 1.0
 RENEW_S = 5.0
 SUMMARY_S = 10.0
 STOP_S = 120.0
-MOST_RESTARTS = 5
 RELAUNCH = 75
 NEAR_S = 60.0  # a stage that caught up in this time goes live; the rest it reads there, and faster than it arrives
 TELLING_MS = 100  # of a part of a batch: what takes longer is told
@@ -275,8 +276,13 @@ class Work:
             lambda: checkpoints.prepare_epoch(self.store, job, number, epoch, names, log.info)
         )
         driver.mark("restore")
-        stages.at_once(lambda results: driver.patiently(results.open), self._results())
-        held = self._write_leftovers(driver, held)
+        try:
+            stages.at_once(lambda results: driver.patiently(results.open), self._results())
+            held = self._write_leftovers(driver, held)
+        except UnreachableError:  # a server is away, which is not this start's fault: it is not counted
+            with suppress(StreamOpsError):
+                leases.renew(self.store, held, committed=True)
+            raise
         for name in (stage.name for stage in self.stages if stage.query is None):
             key = keys.stage(job, number, epoch, name)
             if repartition.fit(self.spark, self.store, name, key, self.definition.resources.state_partitions):
@@ -633,7 +639,7 @@ class Work:
             if faults := read_faults(self._places(), pulled):
                 statuses[name] = statuses[name].model_copy(update={"source_faults": faults})
         waiting = [f"{stage.name}: {stage.gate.waiting_for}" for stage in self.stages if stage.gate.waiting_for]
-        down = [f"{stage.name} is started again" for stage in self.stages if stage.ended]
+        down = [f"{stage.name} {_why_down(stage)}" for stage in self.stages if stage.ended]
         down += [f"no executor for {self.alone.seconds:.0f} s"] if self.alone.seconds else []
         if state is None:
             alive = all(status.commits or status.quiet for status in statuses.values())
@@ -682,15 +688,30 @@ class Work:
                     self._end_others()
                     return driver.fail(UnhealthyError(f"Stage {stage.name} cannot continue: {_first(failure, text)}"))
                 stage.failed(self.progress[stage.name].status.commits)
-                if stage.restarts > MOST_RESTARTS:
+                pause_s = stages.pause_s(stage, partial(self._source_away, stage))
+                if pause_s is None:
                     self._end_others()
                     self._tell(driver, State.RECOVERING, f"stage {stage.name} failed {stage.restarts} times")
                     return RELAUNCH
-                stage.restart_at = time.monotonic() + min(2 ** (stage.restarts - 1), 8)
+                stage.restart_at = time.monotonic() + pause_s
             elif time.monotonic() > stage.restart_at:
                 stage.restart_at = 0.0
                 self._start(stage)
         return None
+
+    def _source_away(self, stage: RunningStage) -> str:
+        """Why a topic that a stage reads cannot be read now; empty when all answer, whatever they say."""
+        where, of = self._places().places, self.definition.sources
+        names = [name for name in self.functions[stage.name].sources if of[name].kafka or of[name].stage]
+        with closing(Ledger.at(self.settings.kafka_bootstrap_servers, timeout_s=ASKING_S)) as ledger:
+            try:
+                for name in names:
+                    ledger.end_offsets(where.get(name, of[name].address))
+            except UnreachableError as error:
+                return str(error)
+            except StreamOpsError:
+                return ""
+        return ""
 
     def _end_others(self) -> None:
         stages.stop_at_boundary(self.stages, self.stopping, 30)
@@ -728,6 +749,10 @@ class Work:
                 return False
             time.sleep(0.02)
         return True
+
+
+def _why_down(stage: RunningStage) -> str:
+    return f"waits for its source, and goes on by itself: {stage.away}" if stage.away else "is started again"
 
 
 def _longest(durations_ms: Mapping[str, int]) -> str:

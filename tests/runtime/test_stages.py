@@ -7,7 +7,17 @@ from collections.abc import Iterator
 from typing import Any
 
 from streamops.model.records import StageStatus
-from streamops_runtime.stages import LastCommit, Phase, RunningStage, at_once, far, first, forgive
+from streamops_runtime.stages import (
+    MOST_RESTARTS,
+    LastCommit,
+    Phase,
+    RunningStage,
+    at_once,
+    far,
+    first,
+    forgive,
+    pause_s,
+)
 
 NO_GATE: Any = None
 
@@ -25,6 +35,23 @@ def test_a_stage_that_has_committed_since_is_forgiven() -> None:
     stage.failed(commits=2)
     forgive([stage], {"stage": 3})
     assert (stage.restarts, stage.failures) == (0, 1)
+
+
+def test_a_source_that_is_away_is_waited_for_however_long_and_anything_else_is_not() -> None:
+    stage, asked = RunningStage("stage", NO_GATE), []
+
+    def away() -> str:
+        asked.append(stage.restarts)
+        return "Kafka does not answer" if len(asked) < 1000 else ""
+
+    pauses = []
+    for _ in range(MOST_RESTARTS + 1000):
+        stage.failed(commits=2)
+        pauses.append(pause_s(stage, away))
+    assert pauses[: MOST_RESTARTS + 1] == [1, 2, 4, 8, 8, 8]
+    assert set(pauses[MOST_RESTARTS:-1]) == {8}
+    assert asked[0] == MOST_RESTARTS + 1  # nobody asks before it has failed again and again
+    assert (pauses[-1], stage.away) == (None, "")  # it answers, and the stage fails all the same
 
 
 def test_a_live_stage_is_far_behind_when_it_reads_half_a_minute_to_get_there() -> None:
