@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
 import pytest
 
 from fakes.fixtures import bucket, object_store_server  # noqa: F401
-from streamops.model.errors import LeaseLostError, UnhealthyError
+from streamops.model.errors import ConflictError, LeaseLostError, UnhealthyError
 from streamops.model.records import JobRecord, Lease
 from streamops.settings import Settings
 from streamops.store import documents, keys, leases
@@ -117,3 +118,42 @@ def test_a_released_lease_keeps_its_epoch_and_refuses_the_one_who_gave_it_back(
 def test_taking_twice_as_the_same_holder_is_one_taking(store: ObjectStore, record: JobRecord) -> None:
     first = leases.take(store, record, "first", "a")
     assert leases.take(store, record, "first", "a") == first
+
+
+class Overtaken(ObjectStore):
+    """Another launch is given the lease beside the first write, whose answer is lost."""
+
+    def __init__(self, settings: Settings, meanwhile: Callable[[], object], *, written: bool) -> None:
+        super().__init__(settings)
+        self.meanwhile, self.written, self.done = meanwhile, written, False
+
+    def put(self, key: str, body: bytes, *, if_match: str | None = None, if_absent: bool = False) -> str:
+        if self.done:
+            return super().put(key, body, if_match=if_match, if_absent=if_absent)
+        self.done = True
+        if self.written:
+            super().put(key, body, if_match=if_match, if_absent=if_absent)
+        self.meanwhile()
+        raise ConflictError("as the SDK sees a write that it repeats")
+
+
+@pytest.mark.parametrize("written", [True, False])
+@pytest.mark.parametrize("act", [leases.renew, leases.release])
+def test_a_write_whose_answer_is_lost_neither_adopts_nor_clears_what_another_holds_by_now(
+    store: ObjectStore,
+    record: JobRecord,
+    bucket: Settings,  # noqa: F811
+    act: Callable[..., object],
+    written: bool,
+) -> None:
+    after = record.model_copy(update={"launch": "second", "deployment": 2})
+
+    def other() -> None:
+        leases.grant(store, record.job, "second", 2)
+        leases.take(store, after, "second", "new")
+
+    held = leases.take(store, record, "first", "old")
+    slow = Overtaken(bucket, other, written=written)
+    with pytest.raises(LeaseLostError):
+        act(slow, held)
+    assert (stored(store, record.job).holder, stored(store, record.job).launch) == ("new", "second")
