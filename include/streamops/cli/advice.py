@@ -23,6 +23,7 @@ _PARTS = {
     "commitOffsets": "writing commits to the object store",
     "commitBatch": "writing commits to the object store",
 }
+_OF_SERVERS = {_PARTS[key] for key in ("latestOffset", "walCommit", "commitOffsets", "commitBatch")}  # no cores help
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,7 @@ def _next(flow: StageFlow, stage: StageStatus, status: DriverStatus) -> tuple[st
     part, share = _dominant(stage)
     spent = f"{share:.0%} of a batch is {part}." if part else ""
     if flow.catch_up_s is None:
-        if part.startswith("writing") or part.startswith("asking"):
+        if part in _OF_SERVERS:
             step = "Look at the object store and the network: the batches wait for them, not for cores."
         else:
             step = (

@@ -23,7 +23,6 @@ LEAST_MS = 60_000  # of event time that it must continue, and two windows at lea
 # have had no event for a while.
 MARGIN_MS = 120_000
 _LONGEST_NAME = 63
-_MARK = "Restore test of "
 _OWN = re.compile(r"scratch_[0-9a-f]{8}_.*")
 
 
@@ -42,7 +41,7 @@ def derived(definition: Definition, test: str) -> Definition:
     return definition.model_copy(
         update={
             "job": scratch_name(definition.job),
-            "description": f"{_MARK}{definition.job} {definition.version}; removed when it ends.",
+            "description": f"Restore test of {definition.job} {definition.version}; removed when it ends.",
             "trigger": None,
             "stages": definition.writing(lambda measurement: _own(measurement, test)),
             "standby_driver": False,
@@ -61,8 +60,7 @@ def _digest(text: str) -> str:
 
 def is_scratch(definition: Definition) -> bool:
     """Whether a version is a restore test's, and not a job's that has such a name for another reason."""
-    own = definition.job.startswith(SCRATCH) and definition.description.startswith(_MARK)
-    return own and all(_OWN.fullmatch(name) for name in definition.measurements)
+    return definition.job.startswith(SCRATCH) and all(_OWN.fullmatch(name) for name in definition.measurements)
 
 
 def due(known: Iterable[tuple[Manifest, Checks]], moment: datetime, fresh: timedelta = FRESH) -> Manifest | None:
