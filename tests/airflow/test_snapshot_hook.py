@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from fakes import shelf
 from fakes.rig import JOB, Rig
 from streamops.model.errors import NotFoundError, RefusedError, SnapshotExistsError
 from streamops.operations.engine import list_operations
+from streamops.settings import Settings
 from streamops.snapshots import marks
+from streamops.store.object_store import ObjectStore
+from streamops.versions import artifacts
 from streamops_airflow import assets
 from streamops_airflow.hooks import snapshots as hooks
 from streamops_airflow.hooks.snapshots import SnapshotHook
@@ -98,8 +103,17 @@ def test_another_job_starts_from_it(rig: Rig, hook: SnapshotHook) -> None:
     assert (started.job, started.from_snapshot) == ("rehearsal", f"{JOB}/S1")
 
 
-def test_it_is_carried_to_another_installation_as_a_file(rig: Rig, hook: SnapshotHook, tmp_path) -> None:
-    hook.save(JOB, "S1")
+def test_it_is_carried_to_another_installation_as_a_file(
+    rig: Rig, hook: SnapshotHook, tmp_path: Path, bucket: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved = hook.save(JOB, "S1")
     hook.export(JOB, "S1", tmp_path / "S1.tar")
     with pytest.raises(SnapshotExistsError):
         hook.import_(tmp_path / "S1.tar")
+    other, retention = ObjectStore(bucket), ObjectStore(bucket.for_retention())
+    monkeypatch.setattr(SnapshotHook, "store", other)
+    monkeypatch.setattr(SnapshotHook, "task_engine", lambda self, context, say, submit: shelf.engine(other, retention))
+    brought = hook.import_(tmp_path / "S1.tar")
+    assert {(item.path, item.sha256) for item in brought.objects} == {(i.path, i.sha256) for i in saved.objects}
+    assert [item.name for item in hook.list(JOB)] == ["S1"]
+    assert artifacts.load_manifest(other, JOB, "v1").artifact_sha256 == saved.artifact_sha256
