@@ -2,5 +2,5 @@
 
 May import the core and the local stack. Only the command ``demo``, benchmarks and tests import this; jobs never run it.
 
-Entry points: ``upgrade.Demo``, ``elasticity.Elasticity``, ``fleet.story.FleetStory``.
+Entry points: ``upgrade.Demo``, ``elasticity.Elasticity``, ``fleet.story.FleetStory``, ``transactions.story``.
 """

@@ -1,1 +1,4 @@
-"""Pages beside Airflow's own, behind its login."""
+"""Pages beside Airflow's own, behind its login.
+
+May import the hooks and the core.
+"""

@@ -1,6 +1,7 @@
 """The runbooks, one file each: what may be asked for, the steps in order with what each does, and the way back.
 
-A new runbook is such a file, its name in ``RUNBOOKS``, a DAG that is ``runbook_dag(...)``, and a test.
+May import ``operations`` and what that may. A new runbook is such a file, its name in ``RUNBOOKS``, a DAG that is
+``runbook_dag(...)``, and a test.
 """
 
 from streamops.model.errors import NotFoundError
