@@ -15,7 +15,6 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -40,6 +39,7 @@ from streamops.store.object_store import ObjectStore
 from streamops_runtime import second_driver, session, stages, usage
 from streamops_runtime.shadow import ShadowRun
 from streamops_runtime.shipping import Discreet, Shipper, quiet, set_levels
+from streamops_runtime.work import Launch as Launch  # where a node's bootstrap, of whatever release, finds it
 from streamops_runtime.work import Work
 
 RELAUNCH = 75
@@ -49,20 +49,6 @@ _WATCH_S = 0.5  # between two looks at the driver that writes
 
 log = logging.getLogger("runner")
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Launch:
-    """What the bootstrap found in its arguments and unpacked."""
-
-    job: str
-    launch: str
-    deployment: int
-    artifact: Path
-    archive: Path
-    phases_ms: dict[str, int]
-    library: Path | None = None  # the archive of the shared library
-    begun: Callable[[], None] = lambda: None  # tells that the driver has come to its work
 
 
 def worker_address(context: SparkContext) -> str:

@@ -8,8 +8,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, suppress
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -46,14 +48,10 @@ from streamops_runtime.feed import Feed
 from streamops_runtime.gate import Gate, StopAtBoundary
 from streamops_runtime.plan_walk import windows
 from streamops_runtime.results import Results, check_tags, encoded
-from streamops_runtime.shadow import ShadowRun
 from streamops_runtime.sinks import open_sinks
 from streamops_runtime.stages import Phase, RunningStage, far
 from streamops_runtime.status import ProgressListener, StageProgress
 from streamops_runtime.streams import Places, read_faults
-
-if TYPE_CHECKING:
-    from streamops_runtime.runner import Driver, Launch
 
 LOOK_S = 0.2
 ASKING_S = 3.0  # how long a source may take to answer, when it is asked whether it is there
@@ -79,6 +77,54 @@ PERMANENT = re.compile(
 LOST_FILE = re.compile(r"FileNotFoundException|NoSuchKey")
 
 log = logging.getLogger("work")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What the bootstrap found in its arguments and unpacked."""
+
+    job: str
+    launch: str
+    deployment: int
+    artifact: Path
+    archive: Path
+    phases_ms: dict[str, int]
+    library: Path | None = None  # the archive of the shared library
+    begun: Callable[[], None] = lambda: None  # tells that the driver has come to its work
+
+
+class Driver(Protocol):
+    """The process that the work is done in: it knows what operations say, and says how the work goes."""
+
+    phases_ms: dict[str, int]
+
+    def patiently(self, call: Callable[[], T]) -> T:
+        """Call until the object store answers. Raises UnreachableError: it did not for minutes."""
+
+    def command(self) -> str | None:
+        """An operation's last word."""
+
+    def mark(self, phase: str) -> None:
+        """Note how long a phase took."""
+
+    def publish(self, state: State, reason: str = "", **more: Any) -> None:
+        """Publish the status."""
+
+    def fail(self, error: StreamOpsError) -> int:
+        """A permanent error: the exit code, after the final status."""
+
+
+class InShadow(Protocol):
+    """The queries of a version that may not write yet."""
+
+    epoch: int
+
+    def look(self) -> None:
+        """Take them on, and say how far they are."""
+
+    def end(self, *, go_on: bool) -> None:
+        """The version may write from now on, or its queries end."""
 
 
 class Work:
@@ -110,7 +156,7 @@ class Work:
         self.continued: dict[str, int] = {}  # stages that continue a checkpoint
         self.moved: set[str] = set()  # of those, the ones whose state lies in another number of partitions now
         self.ledger = Ledger.at(settings.kafka_bootstrap_servers)  # of the driver's own thread
-        self.shadow: ShadowRun | None = None  # the queries run, and may not write yet
+        self.shadow: InShadow | None = None  # the queries run, and may not write yet
 
     def prepare(self) -> None:
         """Everything that needs no lease: code, sinks and the listener.
