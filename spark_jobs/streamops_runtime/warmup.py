@@ -40,7 +40,8 @@ from streamops_runtime.sources import accepted, schema_of
 from streamops_runtime.stages import to_topic
 from streamops_runtime.streams import Places, raw_stream
 
-LIMIT_S = 90.0  # until warm, and as long for loading state, on a machine that also runs the version to be replaced
+LIMIT_S = 80.0  # until warm, on a machine that also runs the version to be replaced
+IN_ALL_S = 110.0  # with loading state; an upgrade waits for its standby for three minutes, unless it was told otherwise
 LIVE_BATCH = "5 seconds"  # in real time
 FASTER = 1.25  # times what was read a second before: there is still something to compile
 _LEAST = 2  # batches
@@ -84,7 +85,8 @@ class WarmUp:
         ledger = Ledger.at(self.places.kafka)
         try:
             self._prepare_topics(ledger)
-            left, deadline = [*self.functions], time.monotonic() + LIMIT_S
+            left, first = [*self.functions], time.monotonic()
+            deadline = first + LIMIT_S
             while left and not self.dismissed():  # what the first compiles, the others need not
                 begun, stage = time.monotonic(), left.pop(0)
                 enough = bool if self._is_invented(stage) else is_warm  # what is invented is read in a batch
@@ -94,8 +96,8 @@ class WarmUp:
                     ", ".join(f"{rate:,.0f}" for rate in rates) or "no",
                 )  # fmt: skip
             left, begun = [*self.functions], time.monotonic()
-            while left and not self.dismissed():
-                self._practise(left.pop(0), prefix, bool, begun + LIMIT_S)
+            while left and not self.dismissed() and time.monotonic() < first + IN_ALL_S:
+                self._practise(left.pop(0), prefix, bool, first + IN_ALL_S)
             log.info("warm-up of loading state took %.1f s", time.monotonic() - begun)
         except (PySparkException, StreamOpsError) as error:
             log.warning("warm-up was left out: %s", str(error).splitlines()[0][:300])
