@@ -15,9 +15,10 @@ from streamops.operations import receipts
 from streamops.operations.engine import list_operations
 from streamops.operations.health import Health
 from streamops.operations.probation import Sample, StageWatch, expected_writes, judge
-from streamops.store import jobs
+from streamops.store import clock, jobs
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+HOUR = timedelta(hours=1)
 
 
 def lags(*events: int, every_s: float = 3.0, ago_s: float = 1.0) -> tuple[Sample, ...]:
@@ -138,9 +139,11 @@ def test_a_host_whose_clock_is_ahead_does_not_pass_what_falls_behind(rig: Rig, m
     rig.cluster.behaviour["v2"] = "falls behind"
 
     def ahead() -> datetime:
-        return right() + timedelta(hours=1)
+        return right() + HOUR
 
     right = records.now
+    read = clock.get_current_datetime
+    monkeypatch.setattr(clock, "get_current_datetime", lambda remove_tzinfo=True: read(remove_tzinfo) + HOUR)
     ours = [module for name, module in [*sys.modules.items()] if name.startswith("streamops")]
     for module in ours:
         if vars(module).get("now") is right:

@@ -144,7 +144,7 @@ def look(context: StepContext, seconds: int) -> Health:
     if holds and status is not None:
         obstacle = "" if status.state is State.RUNNING else f"its driver is {status.state} ({status.reason})"
     # What is measured has the servers' times. This host's clock only says how long it has lasted.
-    since, moment = since + store.ahead, moment + store.ahead
+    since, moment = since + store.clock.ahead, moment + store.clock.ahead
     watched: dict[str, StageWatch] = {}
     if status is not None:
         read = _measure if over and not obstacle else _glance

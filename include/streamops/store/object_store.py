@@ -19,10 +19,9 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from streamops.model.errors import ConflictError, DeniedError, NotFoundError, StreamOpsError, UnreachableError
-from streamops.model.records import now
 from streamops.model.signatures import Keyring
 from streamops.settings import BucketSettings
-from streamops.store import clock
+from streamops.store.clock import ServerClock
 
 # The SDK retries a lost conditional write after a lost answer and then sees its own write as a conflict;
 # callers that must tell the two apart compare what is stored (see records.py).
@@ -149,8 +148,7 @@ class ObjectStore:
             region_name="us-east-1",
             config=_BRIEF if brief else _CONFIG,
         )
-        clock.follow(self._s3)
-        self.ahead = timedelta(0)  # the server's clock of this machine's, as its last answer to a read said
+        self.clock = ServerClock(self._s3)
 
     def get(self, key: str, version_id: str | None = None) -> Stored:
         """Read one object. Raises NotFoundError."""
@@ -158,8 +156,6 @@ class ObjectStore:
         with self._asking(key):
             answer = self._s3.get_object(Bucket=self.bucket, Key=key, **extra)
             said = email.utils.parsedate_to_datetime(answer["ResponseMetadata"]["HTTPHeaders"]["date"])
-            ahead = said - now()
-            self.ahead = ahead if abs(ahead) > clock.SAME else timedelta(0)
             return Stored(answer["Body"].read(), answer["ETag"], said - answer["LastModified"])
 
     def chunks(self, key: str, version_id: str | None = None, size: int = 1 << 20) -> Iterator[bytes]:
