@@ -140,15 +140,19 @@ def main(args: argparse.Namespace, starts: Starts) -> int:
 
 def _refused_setting(error: Exception) -> str:
     """What Spark says of a setting that it cannot read; empty where something else is wrong, as a name of a host."""
-    java, said, names = getattr(error, "java_exception", None), "", []
-    while java is not None:
-        kind, said = java.getClass(), said or str(java.getMessage())
-        while kind is not None:
-            names.append(kind.getName())
-            kind = kind.getSuperclass()
-        java = java.getCause()
-    away = any(name.startswith("java.net.") or name == "java.io.IOException" for name in names)
-    return said.splitlines()[0] if "java.lang.IllegalArgumentException" in names and not away else ""
+    from py4j.java_gateway import is_instance_of
+    from pyspark import SparkContext
+
+    java = getattr(error, "java_exception", None)
+    if java is None:
+        return ""
+    causes = SparkContext._jvm.org.apache.commons.lang3.exception.ExceptionUtils.getThrowableList(java)
+
+    def caused_by(kind: str) -> bool:
+        return any(is_instance_of(SparkContext._gateway, cause, kind) for cause in causes)
+
+    refused = caused_by("java.lang.IllegalArgumentException") and not caused_by("java.io.IOException")
+    return str(java.getMessage()).splitlines()[0] if refused else ""
 
 
 def _bring(args: argparse.Namespace, work: Path) -> dict:

@@ -77,7 +77,6 @@ class Shipper(logging.Handler):
         self._blank = Line(time=datetime.now(UTC), text="", launch=launch, host=host)
         self._name = joblogs.driver_name(self._blank.time, launch, holder)
         self._waiting: list[Line] = []
-        self._unsent: list[Line] = []  # that were taken out of those, and are not stored
         self._left_out = 0
         self._taking = threading.Lock()  # of lines, by any thread that logs
         self._number = 0
@@ -110,29 +109,25 @@ class Shipper(logging.Handler):
     def _take(self, line: Line) -> None:
         with self._taking:
             self._waiting.append(line)
-            if len(self._waiting) > 2 * _MOST_WAITING:
-                self._waiting, left_out = bounded(self._waiting)
-                self._left_out += left_out
 
     def flush(self) -> None:
         """Ship everything logged so far; returns when it is stored. Raises UnreachableError."""
         with self._shipping:
             self._take_error_output()
-            with self._taking:
-                self._unsent, more = bounded(self._unsent + self._waiting)
-                self._waiting = []
-                self._left_out += more
-                left_out = self._left_out
-            lines = [*self._unsent]
-            if left_out:
-                text = f"{left_out} lines are left out: the object store took none for too long"
-                lines.append(self._line(datetime.now(UTC), "WARNING", __name__, text))
+            with self._taking:  # more come while these are stored, which takes a minute at most
+                self._waiting, more = bounded(self._waiting)
+                lines = [*self._waiting]
+            self._left_out += more
             if not lines:
                 return
-            self._store.put(keys.log_chunk(self._job, self._name, self._number), joblogs.pack(lines))
-            self._unsent = []
+            told = []
+            if self._left_out:
+                text = f"{self._left_out} lines are left out: the object store took none for too long"
+                told = [self._line(datetime.now(UTC), "WARNING", __name__, text)]
+            self._store.put(keys.log_chunk(self._job, self._name, self._number), joblogs.pack(lines + told))
             with self._taking:
-                self._left_out -= left_out
+                del self._waiting[: len(lines)]
+            self._left_out = 0
             self._number += 1
             if self._number > CHUNKS_KEPT:
                 self._store.delete([keys.log_chunk(self._job, self._name, self._number - CHUNKS_KEPT - 1)])

@@ -167,10 +167,11 @@ def pause_s(stage: RunningStage, away: Callable[[], str]) -> float | None:
         away: says which of its sources does not answer, if one does not. That is waited for in this driver, however
             long it takes: a new one would find the same, and starts that come to nothing are counted.
     """
-    stage.away = away() if stage.restarts > MOST_RESTARTS else ""
-    if stage.restarts > MOST_RESTARTS and not stage.away:
+    again_and_again = stage.restarts > MOST_RESTARTS
+    stage.away = away() if again_and_again else ""
+    if again_and_again and not stage.away:
         return None
-    return min(2.0 ** min(stage.restarts - 1, MOST_RESTARTS), _LONGEST_PAUSE_S)
+    return _LONGEST_PAUSE_S if again_and_again else min(2.0 ** (stage.restarts - 1), _LONGEST_PAUSE_S)
 
 
 def far(lag: int, rate: float) -> bool:

@@ -95,9 +95,10 @@ class WarmUp:
                     "warm-up of %s took %.1f s: %s rows/s", stage, time.monotonic() - begun,
                     ", ".join(f"{rate:,.0f}" for rate in rates) or "no",
                 )  # fmt: skip
-            left, begun = [*self.functions], time.monotonic()
-            while left and not self.dismissed() and time.monotonic() < first + IN_ALL_S:
-                self._practise(left.pop(0), prefix, bool, first + IN_ALL_S)
+            begun = time.monotonic()
+            for stage in self.functions:
+                if not self.dismissed() and time.monotonic() < first + IN_ALL_S:
+                    self._practise(stage, prefix, bool, first + IN_ALL_S)  # a batch: it has loaded its state then
             log.info("warm-up of loading state took %.1f s", time.monotonic() - begun)
         except (PySparkException, StreamOpsError) as error:
             log.warning("warm-up was left out: %s", str(error).splitlines()[0][:300])

@@ -7,7 +7,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -54,7 +54,6 @@ from streamops_runtime.status import ProgressListener, StageProgress
 from streamops_runtime.streams import Places, read_faults
 
 LOOK_S = 0.2
-ASKING_S = 3.0  # how long a source may take to answer, when it is asked whether it is there
 SETTLING_LOOK_S = 0.05  # nothing is written meanwhile
 STATUS_S = 1.0
 RENEW_S = 5.0
@@ -554,9 +553,9 @@ class Work:
         return time.time() - last.began_ms / 1000 < NEAR_S
 
     def ends(self, stage: RunningStage) -> Offsets:
-        """Where what a real-time stage reads ends now. Raises UnreachableError."""
+        """Where the topics that a stage reads end now. Raises UnreachableError, NotFoundError."""
         where, of = self._places().places, self.definition.sources
-        names = self.functions[stage.name].sources
+        names = [name for name in self.functions[stage.name].sources if of[name].kafka or of[name].stage]
         return {name: self.ledger.end_offsets(where.get(name, of[name].address)) for name in names}
 
     def _query(self, stage: RunningStage) -> None:
@@ -747,16 +746,12 @@ class Work:
 
     def _source_away(self, stage: RunningStage) -> str:
         """Why a topic that a stage reads cannot be read now; empty when all answer, whatever they say."""
-        where, of = self._places().places, self.definition.sources
-        names = [name for name in self.functions[stage.name].sources if of[name].kafka or of[name].stage]
-        with closing(Ledger.at(self.settings.kafka_bootstrap_servers, timeout_s=ASKING_S)) as ledger:
-            try:
-                for name in names:
-                    ledger.end_offsets(where.get(name, of[name].address))
-            except UnreachableError as error:
-                return str(error)
-            except StreamOpsError:
-                return ""
+        try:
+            self.ends(stage)
+        except UnreachableError as error:
+            return str(error)
+        except StreamOpsError:
+            return ""
         return ""
 
     def _end_others(self) -> None:

@@ -38,6 +38,16 @@ def deployed(rig: Rig) -> Rig:
     return rig
 
 
+def works_with(rig: Rig, other: str) -> None:
+    """The cluster is up, both jobs are to run, nobody holds them, and the first one commits."""
+    assert rig.nodes.up == {"master", "node-1", "node-2"}
+    assert cluster_record.read(rig.store).state == "running"
+    for job in (JOB, other):
+        assert jobs.record(rig.store, job).desired == "running"
+        assert locks.read(rig.store, job).value.operation is None
+    rig.commits_more()
+
+
 def hosted_on(rig: Rig) -> str:
     """The node that hosts the one driver."""
     status = jobs.status(rig.store, JOB, rig.record().launch)
@@ -94,12 +104,7 @@ def test_a_job_that_is_deployed_while_a_shutdown_begins_is_not_killed_with_the_c
 
     with pytest.raises(RefusedError, match="late was deployed while the cluster began to shut down"):
         rig.engine(at_point=meanwhile).run(patient("shutdown_cluster"), rig.owner(), "shutdown")
-    assert rig.nodes.up == {"master", "node-1", "node-2"}
-    assert cluster_record.read(rig.store).state == "running"
-    for job in (JOB, "late"):
-        assert jobs.record(rig.store, job).desired == "running"
-        assert locks.read(rig.store, job).value.operation is None
-    rig.commits_more()
+    works_with(rig, "late")
     assert rig.recount("a") > 2
 
 
@@ -137,12 +142,7 @@ def test_a_job_that_cannot_save_its_state_keeps_the_cluster_up_and_the_others_ru
     rig.cluster.processes[1][1].kill()  # it will never say that it stopped
     with pytest.raises(StreamOpsError, match="Stop of other took longer"):
         run(rig, "shutdown_cluster", stop_timeout_s=5)
-    assert rig.nodes.up == {"master", "node-1", "node-2"}
-    assert cluster_record.read(rig.store).state == "running"
-    for job in (JOB, "other"):
-        assert jobs.record(rig.store, job).desired == "running"
-        assert locks.read(rig.store, job).value.operation is None
-    rig.commits_more()
+    works_with(rig, "other")
     assert rig.recount("a")
 
 

@@ -215,6 +215,11 @@ class InfluxSink(_Model):
     time: str = "time"
     secret: str = INSTALLATION
 
+    @property
+    def elsewhere(self) -> bool:
+        """Whether it is another InfluxDB than the installation's: only nodes know where that is."""
+        return self.secret != INSTALLATION
+
     def columns(self, there: Iterable[str] = ()) -> tuple[str, ...]:
         """The columns that become fields: those named, or with ``*`` all that are neither tag nor time.
 
@@ -319,9 +324,14 @@ class Stage(_Model):
         return self.mode != "batch"
 
     @property
+    def influx_sinks(self) -> tuple[InfluxSink, ...]:
+        """Where it writes points."""
+        return tuple(sink.influxdb for sink in self.sinks if sink.influxdb)
+
+    @property
     def points(self) -> InfluxSink | None:
-        """Where it writes points: the first such sink, if there is one."""
-        return next((sink.influxdb for sink in self.sinks if sink.influxdb), None)
+        """The first of these, if there is one."""
+        return next(iter(self.influx_sinks), None)
 
 
 Cores = Annotated[int, Field(ge=1, le=1024)]
@@ -399,7 +409,7 @@ class Definition(_Model):
                 raise ValueError(f"stages.{name}.renamed_from: another stage continues {stage.renamed_from}")
         writers: dict[tuple[str, str], str] = {}
         for name, stage in self.stages.items():
-            for point in (sink.influxdb for sink in stage.sinks if sink.influxdb):
+            for point in stage.influx_sinks:
                 for field in point.fields or point.columns():
                     clashes = [
                         stage
@@ -472,8 +482,7 @@ class Definition(_Model):
     @property
     def measurements(self) -> tuple[str, ...]:
         """Where its points are written, in the order of the stages, each once."""
-        sinks = [sink.influxdb for stage in self.stages.values() for sink in stage.sinks]
-        return tuple(dict.fromkeys(sink.measurement for sink in sinks if sink))
+        return tuple(dict.fromkeys(sink.measurement for sink in self.influx_sinks))
 
     @property
     def feeding(self) -> dict[StageName, tuple[str, ...]]:
@@ -487,6 +496,11 @@ class Definition(_Model):
     def realtime(self) -> bool:
         """Whether any stage runs in real time."""
         return any(stage.realtime for stage in self.stages.values())
+
+    @property
+    def influx_sinks(self) -> list[InfluxSink]:
+        """Where its stages write points."""
+        return [sink for stage in self.stages.values() for sink in stage.influx_sinks]
 
     @property
     def in_batches(self) -> list[str]:

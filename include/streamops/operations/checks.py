@@ -8,7 +8,7 @@ from contextlib import nullcontext, suppress
 from pydantic import ValidationError
 
 from streamops.cluster import record as cluster_record
-from streamops.model.definitions import INSTALLATION, CsvTail, Definition, Http, Kafka
+from streamops.model.definitions import CsvTail, Definition, Http, Kafka
 from streamops.model.errors import CheckpointError, NotFoundError, RefusedError, SnapshotRefusedError
 from streamops.model.records import JobRecord
 from streamops.operations.context import StepContext
@@ -39,8 +39,8 @@ def cluster_up(context: StepContext) -> None:
     if record.state in ("stopping", "stopped"):
         state = "stopped" if record.state == "stopped" else "being shut down"
         raise RefusedError(
-            f"The cluster is {state} ({record.changed_by}); start it first with restart_cluster ('streamops cluster "
-            "restart'), which brings back the jobs that ran."
+            f"The cluster is {state} ({record.changed_by}); start it again with restart_cluster ('streamops cluster "
+            "restart'), which brings back the jobs that ran, and then this one."
         )
 
 
@@ -130,7 +130,7 @@ def settings(definition: Definition, request: NewVersion) -> None:
 def reachable(ports: Ports, definition: Definition, topics: Mapping[str, str], *, made: bool = False) -> None:
     """Raise NotFoundError or UnreachableError unless all topics and sinks of a version answer.
 
-    A sink with a secret of its own is another InfluxDB, which only nodes know: it is left to the driver.
+    A sink elsewhere is left to the driver.
 
     Args:
         made: topics that are not there will be made.
@@ -138,8 +138,7 @@ def reachable(ports: Ports, definition: Definition, topics: Mapping[str, str], *
     for topic in topics.values():
         with suppress(NotFoundError) if made else nullcontext():
             ports.ledger.beginning_offsets(topic)
-    sinks = (sink.influxdb for stage in definition.stages.values() for sink in stage.sinks)
-    if any(sink and sink.secret == INSTALLATION for sink in sinks):
+    if not all(sink.elsewhere for sink in definition.influx_sinks):
         ports.sinks_answer()
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Self
 
-from streamops.model.definitions import INSTALLATION, Definition, Param, milliseconds
+from streamops.model.definitions import Definition, Param, milliseconds
 from streamops.versions import verdicts
 from streamops.versions.artifacts import ArtifactManifest
 from streamops.versions.fingerprints import Fingerprint, Window
@@ -52,9 +52,9 @@ class Comparable:
         sink, name = self.definition.stages[stage].points, f"{stage} of {self.definition.version}"
         if sink is None:
             return f"{name} writes no points to InfluxDB"
-        if sink.secret != INSTALLATION:
+        if sink.elsewhere:
             return f"{name} writes to another InfluxDB, which is not read here"
-        both = sum(sink.influxdb is not None for sink in self.definition.stages[stage].sinks) > 1
+        both = len(self.definition.stages[stage].influx_sinks) > 1
         return f"{name} writes points by more than one sink, and only one is compared" if both else ""
 
     def why_too_long(self, stage: str, observe_s: float) -> str:

@@ -67,10 +67,9 @@ def cost(
             again[name] = distance(start, stands.get(name, ends))
         else:
             first[name] = distance(start, ends)
-        for sink in stage.sinks:
-            if sink.influxdb and name in present.stages:
-                mark = manifest.stages[name].watermark_ms
-                rewritten[sink.influxdb.measurement] = None if mark is None else moment(mark)
+        for sink in stage.influx_sinks if name in present.stages else ():
+            mark = manifest.stages[name].watermark_ms
+            rewritten[sink.measurement] = None if mark is None else moment(mark)
     written = set(target.measurements)
     return Cost(
         snapshot=f"{manifest.job}/{manifest.name}",

@@ -21,7 +21,7 @@ import numpy as np
 from streamops.clients.influx import Points
 from streamops.clients.kafka import Block, Ledger
 from streamops.model import results
-from streamops.model.definitions import EVERY, INSTALLATION, Definition, InfluxSink, Recount, Source
+from streamops.model.definitions import EVERY, Definition, InfluxSink, Recount, Source
 from streamops.model.errors import (
     CheckpointError,
     DefinitionError,
@@ -372,7 +372,7 @@ class _Planner:
             if sink is None:
                 self.left_out[name] = "it writes no points"
                 continue
-            if sink.secret != INSTALLATION:
+            if sink.elsewhere:
                 self.left_out[name] = f"it writes to another InfluxDB (secret {sink.secret}), which is not read here"
                 continue
             reached = None if spec else reach(self.definition, name, self.fingerprints.get(name))

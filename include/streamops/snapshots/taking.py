@@ -189,9 +189,8 @@ class Export:
             read = {stage: tail.offsets if tail else {} for stage, tail in zip(stages, tails, strict=True)}
             meanwhile = pool.submit(self.slices, read) if self.twin else None
             done = dict(zip(stages, pool.map(partial(self._stage, held=held), stages, tails), strict=True))
-            if meanwhile is not None:
-                return done, meanwhile.result()
-        return done, self.slices({stage: described.offsets for stage, (described, _) in done.items()})
+        read = {stage: described.offsets for stage, (described, _) in done.items()}
+        return done, meanwhile.result() if meanwhile else self.slices(read)
 
     def _stage(self, stage: str, tail: Tail | None, held: Held) -> tuple[ManifestStage, list[ManifestObject]]:
         start = self.deployment.stages.get(stage, StageStart(since_deployment=self.deployment.number))

@@ -260,8 +260,7 @@ class RestoreTests:
         self._act(request("cancel_job", job=definition.job, stop_timeout_s=STOP_S))
         if not after:
             return "it continues; no stage of it can be recounted", ""
-        sinks = [sink.influxdb for name in after for sink in definition.stages[name].sinks if sink.influxdb]
-        compared = [sink.measurement for sink in sinks]
+        compared = [sink.measurement for name in after for sink in definition.stages[name].influx_sinks]
         report = recount_job(
             self.settings, self.engine.store, definition.job, since=since, measurements=compared, after=after
         )

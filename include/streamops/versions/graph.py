@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from streamops.model.definitions import INSTALLATION, Definition, Sink, Source, Stage
+from streamops.model.definitions import Definition, Sink, Source, Stage
 from streamops.versions.fingerprints import Fingerprint, Operator
 
 NO_PLAN = "its operators are not known: this version was published without its plans"
@@ -121,5 +121,5 @@ def _sink(sink: Sink) -> str:
 def _about(sink: Sink) -> Iterator[str]:
     if sink.influxdb and sink.influxdb.tags:
         yield f"by {', '.join(sink.influxdb.tags)}"
-    if sink.influxdb and sink.influxdb.secret != INSTALLATION:
+    if sink.influxdb and sink.influxdb.elsewhere:
         yield f"where secret {sink.influxdb.secret} says"

@@ -8,7 +8,6 @@ from typing import Annotated, Literal
 from pydantic import Field, ValidationError, model_validator
 
 from streamops.clients.influx import line, obstacle
-from streamops.model.definitions import INSTALLATION
 from streamops.model.errors import NotFoundError, RefusedError
 from streamops.model.records import RefusedPoint
 from streamops.operations import steps
@@ -100,9 +99,9 @@ def _points(context: StepContext) -> list[RefusedPoint]:
 
 def _elsewhere(context: StepContext) -> dict[str, str]:
     """The measurements that any version of the job writes to another InfluxDB than the installation's: its secret."""
-    versions = (manifest.definition for manifest in artifacts.manifests(context.ports.store, context.job))
-    sinks = (sink.influxdb for version in versions for stage in version.stages.values() for sink in stage.sinks)
-    return {sink.measurement: sink.secret for sink in sinks if sink and sink.secret != INSTALLATION}
+    manifests = artifacts.manifests(context.ports.store, context.job)
+    sinks = (sink for manifest in manifests for sink in manifest.definition.influx_sinks)
+    return {sink.measurement: sink.secret for sink in sinks if sink.elsewhere}
 
 
 def check(context: StepContext) -> Checked:
