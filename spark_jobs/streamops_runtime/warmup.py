@@ -40,8 +40,8 @@ from streamops_runtime.sources import accepted, schema_of
 from streamops_runtime.stages import to_topic
 from streamops_runtime.streams import Places, raw_stream
 
-LIMIT_S = 80.0  # until warm, on a machine that also runs the version to be replaced
-IN_ALL_S = 110.0  # with loading state; an upgrade waits for its standby for three minutes, unless it was told otherwise
+LIMIT_S = 60.0  # until warm, on a machine that also runs the version to be replaced
+IN_ALL_S = 90.0  # with loading state; an upgrade waits for its standby for three minutes, unless it was told otherwise
 LIVE_BATCH = "5 seconds"  # in real time
 FASTER = 1.25  # times what was read a second before: there is still something to compile
 _LEAST = 2  # batches
