@@ -65,6 +65,7 @@ def test_a_driver_that_ended_is_not_waited_for(state: State) -> None:
 def test_standby_and_stop_wait_for_their_states_of_the_right_launch() -> None:
     assert assess_standby(status(State.STANDBY), "l").done
     assert not assess_standby(status(State.STARTING), "l").done
+    assert "it practises" in assess_standby(status(State.STARTING, reason="it practises"), "l").why
     assert not assess_standby(status(State.STANDBY, launch="old"), "l").done
     assert not assess_stop(status(State.STOPPING), "l").done
     assert not assess_stop(status(State.STOPPED, launch="old"), "l").done

@@ -152,6 +152,7 @@ class Driver:
         work.prepare()
         self.mark("prepare")
         if role == "standby":
+            self.publish(State.STARTING, "it practises on what comes, for a minute and a half at most")
             work.warm_up(self.has_word)
             work.connect()
             self.mark("warm_up")

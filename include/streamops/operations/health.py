@@ -74,7 +74,7 @@ def assess_standby(status: DriverStatus | None, launch: str) -> Health:
         return Health(False, status.reason or str(status.state), f"the driver ended: {status.reason or status.state}")
     if status.state is State.STANDBY:
         return Health(True, None, f"the driver on {status.host or 'its node'} stands by")
-    return Health(False, None, f"the driver is {status.state}")
+    return Health(False, None, f"the driver is {status.state}{f': {status.reason}' if status.reason else ''}")
 
 
 def assess_shadow(
