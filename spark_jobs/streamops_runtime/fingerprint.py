@@ -27,8 +27,8 @@ from streamops_runtime.sources import schema_of
 
 def fingerprint(
     spark: SparkSession, definition: Definition, stage: str, function: StageFunction, temporary: str
-) -> Fingerprint:
-    """The fingerprint of one stage.
+) -> tuple[Fingerprint, dict[str, frozenset[str]]]:
+    """The fingerprint of one stage, and the columns of sources that each column of its result is made of.
 
     Args:
         function: as ``code.load`` gives it, with the params of the definition.
@@ -38,9 +38,9 @@ def fingerprint(
         with _processors() as processors:
             result = function({name: _plain(spark, definition, name, temporary) for name in function.sources})
         optimizer = spark._jsparkSession.sessionState().optimizer()
-        walk = Walk()
-        walk.visit(optimizer.execute(result._jdf.queryExecution().analyzed()))
-    return Fingerprint(
+        walk, plan = Walk(), optimizer.execute(result._jdf.queryExecution().analyzed())
+        walk.visit(plan)
+    taken = Fingerprint(
         spark=pyspark.__version__,
         output=definition.stages[stage].output,
         provider=STREAMING["spark.sql.streaming.stateStore.providerClass"].rsplit(".", 1)[1],
@@ -52,6 +52,7 @@ def fingerprint(
         operators=tuple(_with_variables(walk.operators, processors)),
         python=walk.python,
     )
+    return taken, walk.made_of(plan)
 
 
 def _plain(spark: SparkSession, definition: Definition, name: str, temporary: str) -> DataFrame:

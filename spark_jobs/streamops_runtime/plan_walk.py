@@ -56,6 +56,10 @@ class Walk:
         self.python = self.python or name in _PYTHON
         self._rest(node, name)
 
+    def made_of(self, node: Any) -> dict[str, frozenset[str]]:
+        """The columns of sources that each column is made of which comes out of a visited node."""
+        return {item.name(): self._meaning(item).columns for item in items(node.output())}
+
     def _leaf(self, node: Any) -> None:
         found = re.search(r"FileSource\[[^\]]*/([^/\]]+)\]", node.toString())
         source = found[1] if found else node.toString().split("[", 1)[0].strip()

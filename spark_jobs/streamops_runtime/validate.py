@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from streamops.model.definitions import Definition, load
 from streamops.model.errors import DefinitionError, StreamOpsError
 from streamops.versions import refill, verdicts
 from streamops.versions.artifacts import definition_file
+from streamops.versions.fingerprints import Fingerprint
 from streamops_runtime import code
 from streamops_runtime.fingerprint import fingerprint
 from streamops_runtime.local import local_spark
@@ -97,23 +98,41 @@ def fingerprints(spark: SparkSession, definition: Definition, directory: Path) -
     """Each stage's fingerprint. A plan that cannot be read has none, and its verdict will be *unknown*.
 
     Raises:
-        DefinitionError: a stage is to fill itself (``fill``), and cannot.
+        DefinitionError: a stage is to fill itself (``fill``), and cannot; or some of its groups are one point.
     """
     found = {}
     with tempfile.TemporaryDirectory() as temporary:
         for stage, function in code.load(definition, directory).items():
             try:
-                taken = fingerprint(spark, definition, stage, function, temporary)
+                taken, made_of = fingerprint(spark, definition, stage, function, temporary)
             except Exception as error:  # the plan is sound, or check had refused it
                 print(f"no fingerprint of {stage}: {_first_line(error)}", file=sys.stderr)
                 continue
             found[stage] = taken.model_dump(mode="json", exclude_defaults=True)
+            _check_groups(definition, stage, taken, made_of)
             if definition.stages[stage].fill and not refill.can_fill(taken, verdicts.ledger(definition)):
                 raise DefinitionError(
                     f"stages.{stage}.fill: that takes windows of 15 minutes at most over topics with an event_time; "
                     f"leave it out, and {stage} begins where the other stages stand."
                 )
     return found
+
+
+def _check_groups(
+    definition: Definition, stage: str, taken: Fingerprint, made_of: Mapping[str, frozenset[str]]
+) -> None:
+    """Whether each group has a point of its own: of two that are one point, the later result would replace the other."""
+    for sink in definition.stages[stage].influx_sinks:
+        where = f"stages.{stage}.sinks: the points of {sink.measurement}"
+        if merged := taken.merged(made_of, (*sink.tags, sink.time)):
+            key = merged[0].window.label() if merged[0].window else merged[0].text
+            raise DefinitionError(
+                f"{where} do not tell apart what {stage} groups by ({key}), so that one would replace another; make "
+                "it a tag, or the time."
+            )
+        for window in (operator.window for operator in taken.operators[-1:]):
+            if window and (window.size_us % 1000 or window.slide_us % 1000):
+                raise DefinitionError(f"{where} have whole milliseconds, and its {window.label()} does not.")
 
 
 def _empty(spark: SparkSession, definition: Definition, name: str, temporary: str) -> DataFrame:

@@ -76,7 +76,7 @@ class Lab:
             f"  s: {{output: {output}, sinks: [{{influxdb: {{measurement: s}}}}]}}\n"
         )
         with tempfile.TemporaryDirectory() as temporary:
-            return fingerprint(self.spark, definition, "s", StageFunction("s", stage, names, {}), temporary)
+            return fingerprint(self.spark, definition, "s", StageFunction("s", stage, names, {}), temporary)[0]
 
     def verdict(self, old: Stage, new: Stage, outputs: tuple[str, str] = ("append", "append")) -> Verdict:
         before, after = self.fingerprint(old, outputs[0]), self.fingerprint(new, outputs[1])

@@ -267,7 +267,7 @@ def test_connection_parameters_and_sinks_are_no_part_of_the_state(lab: Lab) -> N
     for item in (one, other):
         directory = lab.directory / f"empty-{len(found)}"
         directory.mkdir()
-        found.append(fingerprint(lab.spark, item, "s", function, str(directory)))
+        found.append(fingerprint(lab.spark, item, "s", function, str(directory))[0])
     assert found[0] == found[1]
     assert compatibility.continued("s", *found).outcome == "kept"
 

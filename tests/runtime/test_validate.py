@@ -69,6 +69,26 @@ def test_a_stage_that_cannot_fill_itself_is_refused(spark: SparkSession, tmp_pat
         take(spark, load(tmp_path / "v2.yaml"), tmp_path)
 
 
+def test_groups_that_would_be_one_point_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """Of two rows with the same tags and time, InfluxDB keeps the one that was written last."""
+    path = tmp_path / "trade_analyser.py"
+
+    def published(old: str, new: str) -> None:
+        path.write_text((EXAMPLE / "trade_analyser.py").read_text())
+        change(path, old, new)
+        take(spark, load(tmp_path / "v2.yaml"), tmp_path)
+
+    (tmp_path / "v2.yaml").write_text((EXAMPLE / "v2.yaml").read_text())
+    by_second = '.groupBy(F.window("time", "1 second"))'
+    published(by_second, '.groupBy(F.window("time", "1 second"), F.lit(1))')  # one group
+    with pytest.raises(DefinitionError, match=r"stages\.vol_1s\.sinks: the points of vol_1s .*\(trades\.symbol\)"):
+        published(by_second, '.groupBy(F.window("time", "1 second"), "symbol")')
+    with pytest.raises(DefinitionError, match=r"tumbling window of 1 second"):
+        published('.select("value", F.col("window.end").alias', '.select("value", F.lit(0).cast("timestamp").alias')
+    with pytest.raises(DefinitionError, match=r"whole milliseconds, and its tumbling window of 1.5 ms does not"):
+        published(by_second, '.groupBy(F.window("time", "1500 microseconds"))')
+
+
 def test_early_results_are_refused_for_windows_over_windows_only(spark: SparkSession, tmp_path: Path) -> None:
     text = (EXAMPLE / "v2.yaml").read_text().replace("output: append", "output: update")
     (tmp_path / "trade_analyser.py").write_text((EXAMPLE / "trade_analyser.py").read_text())

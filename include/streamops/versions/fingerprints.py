@@ -8,7 +8,7 @@ names stand for what they were made of, down to the columns of the sources (``tr
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -135,6 +135,21 @@ class Fingerprint(_Model):
     def stateful(self) -> bool:
         """Whether anything would be lost without the state."""
         return bool(self.operators)
+
+    def merged(self, made_of: Mapping[str, frozenset[str]], identity: Sequence[str]) -> list[Key]:
+        """Keys of groups that become the same point: nothing that identifies a point is made of them.
+
+        Args:
+            made_of: the columns of sources that each column of the result is made of.
+            identity: columns of the result that identify a point.
+
+        Returns:
+            Keys of the last operator, if that groups. What comes after one that keeps other state is not known.
+        """
+        if not self.operators or self.operators[-1].kind != "aggregation":
+            return []
+        known = frozenset[str]().union(*(made_of.get(column, frozenset()) for column in identity))
+        return [key for key in self.operators[-1].keys if not known.issuperset(key.columns)]
 
 
 def read(stored: Mapping[str, Any], stages: object = None) -> dict[str, Fingerprint | None]:
