@@ -121,7 +121,7 @@ def fingerprints(spark: SparkSession, definition: Definition, directory: Path) -
 def _check_groups(
     definition: Definition, stage: str, taken: Fingerprint, made_of: Mapping[str, frozenset[str]]
 ) -> None:
-    """Whether each group has a point of its own: of two that are one point, the later result would replace the other."""
+    """Whether each group has a point of its own: of two with one, the later result would replace the other."""
     for sink in definition.stages[stage].influx_sinks:
         where = f"stages.{stage}.sinks: the points of {sink.measurement}"
         if merged := taken.merged(made_of, (*sink.tags, sink.time)):
