@@ -234,8 +234,16 @@ class _Stream(io.RawIOBase):
         return len(data)
 
 
+def as_answered(text: str) -> str:
+    """A text as ``read`` gives it: InfluxDB answers in CSV, and its writer keeps no carriage return.
+
+    https://pkg.go.dev/encoding/csv#Writer (``UseCRLF``)
+    """
+    return text.replace("\r", "")
+
+
 _VALUES: dict[str, Callable[[str], Any]] = {
-    "long": int, "unsignedLong": int, "string": str, "boolean": "true".__eq__,
+    "long": int, "unsignedLong": int, "string": as_answered, "boolean": "true".__eq__,
 }  # fmt: skip
 
 

@@ -188,8 +188,6 @@ def _points(given: Iterable[Columns], sink: InfluxSink) -> dict[Point, dict[str,
 
 
 def _same(one: Any, other: Any) -> bool:
-    if not all(isinstance(value, int | float) for value in (one, other)):
-        return bool(one == other)
     return equal(one, other) or equal(other, one)
 
 

@@ -11,7 +11,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from streamops.recount.values import Value
+from streamops.recount.values import Value, equal
 from streamops.recount.windows import Expected, Tags, Window
 
 EXAMPLES = 5
@@ -216,7 +216,7 @@ class Comparison:
     def explain(self, time_ms: int, tags: Tags, value: Value) -> bool:
         """Whether there is a point, found with no event for it, that an event gives after all."""
         found = self._surplus.get((time_ms, tags), [])
-        if value in found:
+        if any(equal(value, there) for there in found):
             del self._surplus[time_ms, tags]
             return True
         return False

@@ -5,10 +5,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from streamops.clients.influx import as_answered
+
 Value = Any  # a number; of aggregates that keep values, also a text or a truth value
 
 
 def equal(due: Value, value: Value) -> bool:
-    """Whether a value is the one that is due; floats to nine digits."""
+    """Whether a value that InfluxDB gave is the one that is due; floats to nine digits."""
+    if isinstance(due, str):
+        return as_answered(due) == value
     numbers = isinstance(due, float) and isinstance(value, int | float)
     return bool(due == value) or (numbers and math.isclose(due, value, rel_tol=1e-9))
