@@ -62,6 +62,7 @@ KINDS: dict[str, Callable[[Session, argparse.Namespace], dict[str, Any]]] = {
     "switch": lambda running, chosen: switch.run(running, chosen.times, chosen.settle),
     "scale": lambda running, chosen: cluster.scale(running),
     "kills": lambda running, chosen: cluster.kills(running, chosen.times),
+    "live-kills": lambda running, chosen: cluster.live_kills(running, chosen.times),
     "outage": lambda running, chosen: cluster.outage(running),
     "second-driver": lambda running, chosen: cluster.second_driver(running, chosen.times),
 }

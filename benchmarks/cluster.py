@@ -49,6 +49,11 @@ def kills(session: Session, times: int) -> dict[str, Any]:
     return _summed(_kills(session, _ready(session, session.to_v2), times))
 
 
+def live_kills(session: Session, times: int) -> dict[str, Any]:
+    """The same with v3, all of whose stages are in real time. Seconds."""
+    return _summed(_kills(session, _ready(session, session.to_v3), times))
+
+
 def second_driver(session: Session, times: int) -> dict[str, Any]:
     """The same with v1 and a second driver on another worker. Seconds.
 

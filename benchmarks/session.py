@@ -77,6 +77,13 @@ class Session:
             self.upgrade("v2")
         self.caught_up()
 
+    def to_v3(self) -> None:
+        """Have v3 running and caught up."""
+        record = self.demo.record()
+        if record.version != "v3" or record.desired != "running":
+            self.bring("v3")
+        self.caught_up()
+
     def to_v1(self) -> None:
         """Have v1 running and caught up."""
         self.demo.bring_v1(self.runbooks)

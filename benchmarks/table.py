@@ -223,7 +223,11 @@ def cluster() -> str | None:
             ("scale-out from 2 to 3: the same", f"{found['scale_out_pause_s']:.1f}"),
             ("scale-in from 3 to 2, no driver on the leaving node: the same", f"{found['scale_in_pause_s']:.1f}"),
         ]
-    for name, how in (("kills", ""), ("second-driver", ", with `standby_driver: true`")):
+    for name, how in (
+        ("kills", ""),
+        ("live-kills", ", stages in real time (v3)"),
+        ("second-driver", ", with `standby_driver: true`"),
+    ):
         if found := load(name):
             kills = found["kills"]
             phases = {key: sorted(item["phases"][key] for item in kills)[len(kills) // 2] for key in kills[0]["phases"]}

@@ -12,7 +12,8 @@ room for a second driver.
 
 **What it changes.** Nothing that runs. A number of a deployment is used up, and what was found is kept:
 `streamops rehearsals show ID`, with `--page FILE` as a page and with `--json` for programs. While both run, the machine
-does twice the work; the page shows how late the running version was before and meanwhile.
+does twice the work, and the new version gives way to all else; the page shows how late the running version was before
+and meanwhile.
 
 **What can go wrong, and how to recover.**
 

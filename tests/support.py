@@ -144,13 +144,14 @@ def of_launch(job: str, launch: str) -> list[psutil.Process]:
     return [item for item in drivers(job) if launch in item.info["cmdline"]]
 
 
-def executors(job: FreshJob) -> list[psutil.Process]:
-    """The processes that run a job's tasks."""
-    application = job.status().app_id
+def executors(job: FreshJob, launch: str | None = None) -> list[psutil.Process]:
+    """The processes that run a job's tasks, or those of another of its launches."""
+    status = jobs.status(job.store, job.name, launch) if launch else job.status()
+    application = status.app_id if status else None
     return [
         item
         for item in psutil.process_iter(["cmdline"])
-        if "--app-id" in (line := item.info["cmdline"] or ()) and application in line
+        if application and "--app-id" in (line := item.info["cmdline"] or ()) and application in line
     ]
 
 

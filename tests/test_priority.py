@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 import uuid
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +13,10 @@ from pathlib import Path
 import pytest
 
 from demos.upgrade import until
+from stack import builds, configure
+from stack.layout import Layout
 from streamops.spark import local_spark, priority
+from streamops.spark.submission import GIVES_WAY
 from streamops.versions.template import write_new
 
 CODE = """
@@ -20,6 +25,21 @@ from pathlib import Path
 
 group = Path("/proc/self/autogroup")
 print(json.dumps({"nice": os.nice(0), "session": group.read_text().split()[-1] if group.exists() else None}))
+"""
+
+DRIVER = """
+import os, subprocess, sys, threading
+from pathlib import Path
+
+end = threading.Event()
+threading.Thread(target=end.wait).start()
+bootstrap = "from streamops_runtime.bootstrap import give_way; give_way(7); import os; print(os.nice(0), flush=True)"
+subprocess.run([sys.executable, "-c", bootstrap], check=True)
+later = threading.Thread(target=lambda: print(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()), flush=True))
+later.start()
+later.join()
+print(*sorted(os.getpriority(os.PRIO_PROCESS, int(path.name)) for path in Path("/proc/self/task").iterdir()))
+end.set()
 """
 
 
@@ -68,3 +88,24 @@ def test_what_is_done_in_the_background_has_a_low_priority_and_the_caller_keeps_
     assert own() == before
     with pytest.raises(KeyError, match="gone"):
         priority.in_background(lambda: {}["gone"])
+
+
+def test_drivers_and_executors_of_what_is_only_tried_out_give_way(tmp_path: Path, monkeypatch) -> None:
+    java = tmp_path / "a java" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text('#!/bin/sh\nnice\necho "$@"\n')
+    java.chmod(0o700)
+    monkeypatch.setenv("JAVA_HOME", str(java.parent.parent))
+    assert builds.java() == str(java)
+    layout = Layout(tmp_path, 0)
+    layout.node.mkdir(exist_ok=True)
+    configure.refresh(layout)
+    said = subprocess.run(
+        [layout.node / GIVES_WAY / "bin" / "java", "-cp", "two words"], capture_output=True, text=True, check=True
+    )
+    assert said.stdout.splitlines() == [str(min(os.nice(0) + priority.NICE, 19)), "-cp two words"]
+
+    monkeypatch.setenv("PYTHONPATH", "spark_jobs")
+    said = subprocess.run([sys.executable, "-c", DRIVER], capture_output=True, text=True, check=True)
+    own, later, *threads = said.stdout.split()
+    assert {own, later, *threads} == {"7"}, said

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import subprocess
 import sys
@@ -20,6 +21,8 @@ from streamops.cluster.nodes import Inventory
 from streamops.cluster.supervised_nodes import MASTER
 from streamops.model.errors import StreamOpsError
 from streamops.settings import read_pairs
+from streamops.spark import priority
+from streamops.spark.submission import GIVES_WAY
 
 
 def write_all(layout: Layout, pairs: dict[str, str]) -> None:
@@ -254,7 +257,11 @@ def supervisors(layout: Layout, pairs: dict[str, str]) -> None:
 
 
 def refresh(layout: Layout) -> None:
-    """Bring the bootstrap on the node up to date with this checkout."""
+    """Bring up to date with this checkout what drivers and executors on the node are started with."""
+    java = layout.node / GIVES_WAY / "bin" / "java"
+    java.parent.mkdir(parents=True, exist_ok=True)
+    java.write_text(f'#!/bin/sh\nexec nice -n {priority.NICE} {shlex.quote(builds.java())} "$@"\n')
+    java.chmod(0o755)
     bootstrap = REPOSITORY / "spark_jobs" / "streamops_runtime" / "bootstrap.py"
     if bootstrap.is_file():
         shutil.copyfile(bootstrap, layout.node / "bootstrap.py")

@@ -73,6 +73,7 @@ def arguments() -> argparse.Namespace:
         parser.add_argument(f"--{name}", required=True)
     for name in ("library", "library-sha256", "status"):
         parser.add_argument(f"--{name}")
+    parser.add_argument("--nice", type=int, default=0)
     return parser.parse_args()
 
 
@@ -100,6 +101,8 @@ def end(args: argparse.Namespace, starts: Starts) -> int:
 def main(args: argparse.Namespace, starts: Starts) -> int:
     """Run one launch and return the exit code."""
     begun = time.monotonic()
+    if args.nice:
+        give_way(args.nice)
     threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
 
     from pyspark import SparkContext
@@ -136,6 +139,17 @@ def main(args: argparse.Namespace, starts: Starts) -> int:
     code = run(context, launch)
     shutil.rmtree(work, ignore_errors=True)
     return code
+
+
+def give_way(nice: int) -> None:
+    """Let what else runs on this node come before this driver.
+
+    On Linux each thread has a priority of its own, which those inherit that it starts (setpriority(2)).
+    """
+    for process in (os.getpid(), os.getppid()):
+        for thread in Path(f"/proc/{process}/task").iterdir():
+            with suppress(OSError):  # it has ended
+                os.setpriority(os.PRIO_PROCESS, int(thread.name), nice)
 
 
 def _refused_setting(error: Exception) -> str:

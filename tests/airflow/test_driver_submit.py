@@ -5,6 +5,7 @@ import json
 import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +19,15 @@ from pydantic import SecretStr
 
 from streamops.model.errors import RefusedError, StreamOpsError, UnreachableError
 from streamops.settings import Settings
-from streamops.spark.submission import SLOTS_PER_CORE, Submission, program_args, spark_submit_command
+from streamops.spark import priority
+from streamops.spark.submission import (
+    GIVES_WAY,
+    SLOTS_PER_CORE,
+    Submission,
+    program_args,
+    spark_conf,
+    spark_submit_command,
+)
 from streamops.spark.submitter import SparkSubmitter
 from streamops_airflow import assets, runs
 from streamops_airflow.hooks.driver_submit import DriverSubmitHook
@@ -131,6 +140,14 @@ def test_what_the_hook_is_given_is_what_is_submitted(said, settings, connection)
     slots = {"spark.cores.max": 3 * SLOTS_PER_CORE, "spark.executor.cores": SLOTS_PER_CORE}
     for key, value in {**slots, "spark.executor.memory": "1200m", "spark.locality.wait": "3s"}.items():
         assert f"{key}={value}" in done
+
+
+def test_what_is_only_tried_out_is_submitted_so_that_all_else_comes_first(settings):
+    tried = replace(SUBMISSION, gives_way=True)
+    assert spark_conf(settings, tried)["spark.executorEnv.JAVA_HOME"] == f"/node/{GIVES_WAY}"
+    assert program_args(settings, tried)[-2:] == ["--nice", str(priority.NICE)]
+    assert "spark.executorEnv.JAVA_HOME" not in spark_conf(settings, SUBMISSION)
+    assert "--nice" not in program_args(settings, SUBMISSION)
 
 
 @pytest.mark.parametrize(

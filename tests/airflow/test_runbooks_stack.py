@@ -60,13 +60,14 @@ from streamops.operations.runbooks import RUNBOOKS
 from streamops.recount.recounting import recount_job
 from streamops.settings import BucketSettings, Settings, read_pairs
 from streamops.snapshots import marks
+from streamops.spark import priority
 from streamops.store import documents, jobs, keys
 from streamops.store.object_store import ObjectStore
 from streamops.upkeep import scheduled, scratch
 from streamops.versions import artifacts
 from streamops_runtime import validate
 from streamops_runtime.local import local_spark
-from support import Operator, Servers, first_members, pythons, silent, wait_works
+from support import Operator, Servers, executors, first_members, of_launch, pythons, silent, wait_works
 
 pytestmark = [pytest.mark.stack, pytest.mark.full]
 BACK = {**PATIENT, "probation_s": 5, "accept_loss": ["avg_1m", "vol_1s"]}  # v1 has no such stages
@@ -356,7 +357,12 @@ def test_a_driver_that_the_master_no_longer_holds_is_brought_back(airflow, runni
 def test_a_version_in_batches_is_rehearsed_beside_the_one_that_runs(airflow, running):
     job, before = running, running.record()
     asked = {"job": job.name, "version": "v2", "logging": {"sinks": "DEBUG"}, "observe_s": 5, "demand_equal": True}
-    run = run_to_end(airflow, "rehearse_job", {**asked, "healthy_timeout_s": PATIENT["healthy_timeout_s"]})
+    run = airflow.trigger("rehearse_job", {**asked, "healthy_timeout_s": PATIENT["healthy_timeout_s"]})
+    wait_for(lambda: (tried := job.record().standby) and executors(job, tried), 180, "executors of the new version")
+    tried = job.record().standby
+    assert {item.nice() for item in (*executors(job, tried), *of_launch(job.name, tried))} == {priority.NICE}
+    assert priority.NICE not in {item.nice() for item in (*executors(job), *of_launch(job.name, before.launch))}
+    run = ended(airflow, run)
     told = "\n".join(
         line for task in ("compare", "dismiss", "outcome") for line in airflow.log("rehearse_job", run.run_id, task)
     )

@@ -17,6 +17,7 @@ from streamops.model import records
 from streamops.model.definitions import Definition
 from streamops.model.errors import DeniedError, StreamOpsError, UnreachableError
 from streamops.model.manifest import Manifest
+from streamops.model.names import SCRATCH
 from streamops.model.owner import Publisher
 from streamops.model.records import Control, Deployment, LibraryUse, StageStart
 from streamops.operations import health, moving, receipts, refilling, settling
@@ -251,16 +252,22 @@ def recorded(store: ObjectStore, deployment: Deployment, version: ArtifactManife
         spark=version.definition.spark_settings,
         realtime=version.definition.realtime,
         library=(libraries.load(store, used.name, used.version).archive, used.sha256) if used else None,
+        gives_way=deployment.job.startswith(SCRATCH),
     )
 
 
-def submit(context: StepContext) -> Submitted:
-    """The driver of the deployment that this operation makes, unless it starts after the stop."""
+def submit(context: StepContext, *, tried: bool = False) -> Submitted:
+    """The driver of the deployment that this operation makes, unless it starts after the stop.
+
+    Args:
+        tried: it never serves, so that all else on its nodes comes first.
+    """
     if context.checked.unchanged:
         return Submitted()
     if context.cold:
         return Submitted(cold=True)
-    return put(context, submission(context, context.version(), context.number, context.launch), "submit")
+    what = submission(context, context.version(), context.number, context.launch)
+    return put(context, replace(what, gives_way=what.gives_way or tried), "submit")
 
 
 def put(context: StepContext, what: Submission, step: str, *, undo: bool = False, again: bool = False) -> Submitted:
@@ -522,6 +529,9 @@ SUBMIT = Step(
     "submit", "submit_driver", "Submit the driver to the cluster, supervised by the master", submit, submits=True
 )
 SUBMIT_STANDBY = replace(SUBMIT, title="Submit the new driver in standby, supervised by the master")
+SUBMIT_TRIED = replace(
+    SUBMIT, title="Submit the new driver, which all else comes before", act=partial(submit, tried=True)
+)
 STANDBY = Step("standby", "wait_standby", "Wait until the new driver stands by", look=look_standby, awaited="Standby")
 REQUEST_STOP = Step("request_stop", "switch", "Ask the present driver to stop at a batch boundary", request_stop)
 AWAIT_STOP = Step("await_stop", "switch", "Wait until it has stopped", await_stop)

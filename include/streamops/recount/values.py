@@ -13,6 +13,6 @@ Value = Any  # a number; of aggregates that keep values, also a text or a truth 
 def equal(due: Value, value: Value) -> bool:
     """Whether a value that InfluxDB gave is the one that is due; floats to nine digits."""
     if isinstance(due, str):
-        return as_answered(due) == value
+        return bool(as_answered(due) == value)
     numbers = isinstance(due, float) and isinstance(value, int | float)
     return bool(due == value) or (numbers and math.isclose(due, value, rel_tol=1e-9))

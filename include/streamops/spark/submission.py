@@ -19,7 +19,7 @@ from streamops.model.definitions import ALLOWED_SPARK_CONF, ALLOWED_SPARK_CONF_T
 from streamops.model.errors import NotFoundError, RefusedError
 from streamops.model.wording import wrong_fields
 from streamops.settings import Settings
-from streamops.spark import jvm
+from streamops.spark import jvm, priority
 from streamops.store import keys
 
 _MAIN = "org.apache.spark.deploy.SparkSubmit"
@@ -28,6 +28,7 @@ _LOOPBACK = "127.0.0.1"
 # Tasks that a core runs at once. All tasks of a real-time stage run for as long as it does, most of them waiting, and
 # what they hold of a worker is a slot; so workers offer this many for each core, and who asks for a core gets them.
 SLOTS_PER_CORE = 8
+GIVES_WAY = "gives-way"  # a Java home in a node's directory whose Java lets others come first
 _READERS = ("cache", "fetchedData.cache")
 _PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "JAVA_HOME", "TMPDIR")
 
@@ -47,6 +48,7 @@ class Submission:
     spark: dict[str, Param] = field(default_factory=dict)
     realtime: bool = False  # whether any stage runs in real time
     library: tuple[str, str] | None = None  # key and hash of the shared library's archive
+    gives_way: bool = False  # whether it only tries something out, so that all else on its nodes comes first
 
 
 def changed(submission: Submission, resources: Mapping[str, Any], spark: Mapping[str, Param]) -> Submission:
@@ -85,6 +87,8 @@ def spark_conf(settings: Settings, submission: Submission) -> dict[str, str]:
     own = {key: _text(value) for key, value in submission.spark.items() if key != "spark.executor.cores"}
     if submission.realtime:  # the tasks of all stages of a query run at once
         own["spark.scheduler.dagSchedulerType"] = "ConcurrentStageDAGScheduler"
+    if submission.gives_way:  # a worker starts an executor with the Java that its environment names
+        own["spark.executorEnv.JAVA_HOME"] = f"{settings.node_dir}/{GIVES_WAY}"
     return {
         "spark.cores.max": str(resources.cores * SLOTS_PER_CORE),
         "spark.executor.cores": str(executor_cores(resources, submission.spark) * SLOTS_PER_CORE),
@@ -148,6 +152,7 @@ def program_args(settings: Settings, submission: Submission) -> list[str]:
         "--runtime-sha256", submission.runtime_sha256,
         "--status", keys.status(submission.job, submission.launch),
         *library,
+        *(("--nice", str(priority.NICE)) if submission.gives_way else ()),
     ]  # fmt: skip
 
 

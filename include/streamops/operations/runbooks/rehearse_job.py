@@ -371,7 +371,7 @@ REHEARSE_JOB = Runbook(
             reserve,
         ),
         replacing.SHADOW,
-        steps.SUBMIT_STANDBY,
+        steps.SUBMIT_TRIED,
         steps.STANDBY,
         replace(replacing.SHADOWED, act=shadowed),
         Step(
