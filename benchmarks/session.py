@@ -71,18 +71,20 @@ class Session:
 
     def to_v2(self) -> None:
         """Have v2 running and caught up."""
-        record = self.demo.record()
-        if record.version != "v2" or record.desired != "running":
+        if not self._runs("v2"):
             self.demo.bring_v1(self.runbooks)
             self.upgrade("v2")
         self.caught_up()
 
     def to_v3(self) -> None:
         """Have v3 running and caught up."""
-        record = self.demo.record()
-        if record.version != "v3" or record.desired != "running":
+        if not self._runs("v3"):
             self.bring("v3")
         self.caught_up()
+
+    def _runs(self, version: str) -> bool:
+        record = self.demo.record()
+        return record.version == version and record.desired == "running"
 
     def to_v1(self) -> None:
         """Have v1 running and caught up."""

@@ -17,7 +17,7 @@ QUIET_S = 60.0  # before each upgrade, for comparison
 
 def run(session: Session, times: int) -> dict[str, Any]:
     """Upgrade v3 to itself, so that all that differs is how. Each runbook recounts its own results."""
-    session.bring("v3")
+    session.to_v3()
     runs: list[dict[str, Any]] = []
     refused: list[dict[str, str]] = []
     for number in range(times):

@@ -12,9 +12,8 @@ topic, and is removed again with its points. Each job has a task of its own for 
 
 **What it changes.** Only the notes: `streamops snapshots` shows when each was last verified and how. A restore test
 also leaves a receipt (`streamops receipts JOB`). Retention does not count on a snapshot that does not verify. A scratch
-job (`scratch-JOB`) takes the room of one more driver with its executors for some minutes, and all
-else on its nodes comes before it; without that room the log
-says so, and it is tried the next day.
+job (`scratch-JOB`) takes the room of one more driver with its executors for some minutes, and all else on its nodes
+comes before it; without that room the log says so, and it is tried the next day.
 
 **What can go wrong, and how to recover.**
 

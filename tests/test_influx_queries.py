@@ -83,7 +83,13 @@ TEXTS = draw.text() | draw.text(draw.sampled_from("\\\\\"', =\t\r\n#\x00ß𝄞")
 VALUES = {"text": TEXTS, "whole": draw.integers(), "number": draw.floats()}
 
 
-@tried(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@tried(
+    max_examples=200,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(draw.data())
 def test_a_point_is_read_as_it_was_written_or_refused(points: Points, data: draw.DataObject) -> None:
     """Never as another one, and never in the place of another one; a recount knows what answers leave out of texts."""

@@ -144,7 +144,8 @@ def main(args: argparse.Namespace, starts: Starts) -> int:
 def give_way(nice: int) -> None:
     """Let what else runs on this node come before this driver.
 
-    On Linux each thread has a priority of its own, which those inherit that it starts (setpriority(2)).
+    On Linux each thread has a priority of its own, which those inherit that it starts (setpriority(2)). As
+    ``streamops.spark.priority`` does it, of which nothing is there yet.
     """
     for process in (os.getpid(), os.getppid()):
         for thread in Path(f"/proc/{process}/task").iterdir():

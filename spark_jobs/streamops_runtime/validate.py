@@ -125,13 +125,13 @@ def _check_groups(
     for sink in definition.stages[stage].influx_sinks:
         where = f"stages.{stage}.sinks: the points of {sink.measurement}"
         if merged := taken.merged(made_of, (*sink.tags, sink.time)):
-            key = merged[0].window.label() if merged[0].window else merged[0].text
+            key = merged.window.label() if merged.window else merged.text
             raise DefinitionError(
                 f"{where} do not tell apart what {stage} groups by ({key}), so that one would replace another; make "
-                "it a tag, or the time."
+                "it a tag or the time, or aggregate it as well (first) if it follows from the other keys."
             )
-        for window in (operator.window for operator in taken.operators[-1:]):
-            if window and (window.size_us % 1000 or window.slide_us % 1000):
+        for window in (key.window for key in taken.groups_by if key.window):
+            if window.size_us % 1000 or window.slide_us % 1000:
                 raise DefinitionError(f"{where} have whole milliseconds, and its {window.label()} does not.")
 
 

@@ -256,18 +256,18 @@ def recorded(store: ObjectStore, deployment: Deployment, version: ArtifactManife
     )
 
 
-def submit(context: StepContext, *, tried: bool = False) -> Submitted:
+def submit(context: StepContext, *, gives_way: bool = False) -> Submitted:
     """The driver of the deployment that this operation makes, unless it starts after the stop.
 
     Args:
-        tried: it never serves, so that all else on its nodes comes first.
+        gives_way: whether it is only tried out, so that all else on its nodes comes first.
     """
     if context.checked.unchanged:
         return Submitted()
     if context.cold:
         return Submitted(cold=True)
     what = submission(context, context.version(), context.number, context.launch)
-    return put(context, replace(what, gives_way=what.gives_way or tried), "submit")
+    return put(context, replace(what, gives_way=what.gives_way or gives_way), "submit")
 
 
 def put(context: StepContext, what: Submission, step: str, *, undo: bool = False, again: bool = False) -> Submitted:
@@ -530,7 +530,7 @@ SUBMIT = Step(
 )
 SUBMIT_STANDBY = replace(SUBMIT, title="Submit the new driver in standby, supervised by the master")
 SUBMIT_TRIED = replace(
-    SUBMIT, title="Submit the new driver, which all else comes before", act=partial(submit, tried=True)
+    SUBMIT, title="Submit the new driver, which gives way to all else", act=partial(submit, gives_way=True)
 )
 STANDBY = Step("standby", "wait_standby", "Wait until the new driver stands by", look=look_standby, awaited="Standby")
 REQUEST_STOP = Step("request_stop", "switch", "Ask the present driver to stop at a batch boundary", request_stop)

@@ -160,7 +160,9 @@ def compare(
         if mine is None or other is None:
             kind = "only_new" if mine is None else "only_old"
             said = f"{kind.replace('_', ' ')}, {_said(mine or other or {})}"
-        elif mine.keys() == other.keys() and all(_same(mine[name], other[name]) for name in mine):
+        elif mine.keys() == other.keys() and all(
+            equal(mine[name], other[name]) or equal(other[name], mine[name]) for name in mine
+        ):
             kind, said = "equal", ""
         else:
             kind, said = "different", f"old {_said(mine)}, new {_said(other)}"
@@ -185,10 +187,6 @@ def _points(given: Iterable[Columns], sink: InfluxSink) -> dict[Point, dict[str,
         if fields and not obstacle(tags, fields):
             found[int(columns[sink.time]), tuple(tags.items())] = fields
     return found
-
-
-def _same(one: Any, other: Any) -> bool:
-    return equal(one, other) or equal(other, one)
 
 
 def _said(fields: Mapping[str, Any]) -> str:

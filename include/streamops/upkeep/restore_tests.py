@@ -34,7 +34,7 @@ from streamops.upkeep.scratch import FRESH, derived, due, is_scratch, recount_fr
 from streamops.versions import archives, artifacts
 from streamops.versions.artifacts import ArtifactManifest
 
-LIMIT_S = 600.0  # on a busy node a scratch job gets little; after which what the scratch job has done by then is judged
+LIMIT_S = 600.0  # after which what the scratch job has done by then is judged; on a busy node it gets little
 STOP_S = 180  # a driver that ends its batches gets longer than it needs, and one that was queued time to come
 _LOOK_S, _SAY_S = 1.0, 10.0
 _FAR_MS = 4_102_444_800_000  # the year 2100: points of open windows lie in the future

@@ -136,20 +136,21 @@ class Fingerprint(_Model):
         """Whether anything would be lost without the state."""
         return bool(self.operators)
 
-    def merged(self, made_of: Mapping[str, frozenset[str]], identity: Sequence[str]) -> list[Key]:
-        """Keys of groups that become the same point: nothing that identifies a point is made of them.
+    @property
+    def groups_by(self) -> tuple[Key, ...]:
+        """What each row of the result is a group of; empty where the last operator does not group."""
+        last = self.operators[-1] if self.operators else None
+        return last.keys if last and last.kind == "aggregation" else ()
+
+    def merged(self, made_of: Mapping[str, frozenset[str]], identity: Sequence[str]) -> Key | None:
+        """A key whose groups become the same point: nothing that identifies a point is made of it.
 
         Args:
             made_of: the columns of sources that each column of the result is made of.
             identity: columns of the result that identify a point.
-
-        Returns:
-            Keys of the last operator, if that groups. What comes after one that keeps other state is not known.
         """
-        if not self.operators or self.operators[-1].kind != "aggregation":
-            return []
         known = frozenset[str]().union(*(made_of.get(column, frozenset()) for column in identity))
-        return [key for key in self.operators[-1].keys if not known.issuperset(key.columns)]
+        return next((key for key in self.groups_by if not known.issuperset(key.columns)), None)
 
 
 def read(stored: Mapping[str, Any], stages: object = None) -> dict[str, Fingerprint | None]:
