@@ -23,7 +23,7 @@ from streamops.clients.influx import Points, line, obstacle, read
 from streamops.clients.positions import Positions
 from streamops.model.definitions import InfluxSink
 from streamops.model.errors import DataRefusedError
-from streamops.recount.values import equal
+from streamops.model.values import equal
 from streamops.settings import REPOSITORY, Settings
 
 AT_MS = 1_800_000_000_123

@@ -19,6 +19,7 @@ from influxdb_client.rest import ApiException
 
 from streamops.model.definitions import InfluxSink
 from streamops.model.errors import DataRefusedError, StreamOpsError, UnreachableError
+from streamops.model.values import as_answered
 from streamops.settings import Settings
 
 Value = int | float | str
@@ -232,14 +233,6 @@ class _Stream(io.RawIOBase):
         data = self._answer.read(len(target), decode_content=True)
         target[: len(data)] = data
         return len(data)
-
-
-def as_answered(text: str) -> str:
-    """A text as ``read`` gives it: InfluxDB answers in CSV, and its writer keeps no carriage return.
-
-    https://pkg.go.dev/encoding/csv#Writer (``UseCRLF``)
-    """
-    return text.replace("\r", "")
 
 
 _VALUES: dict[str, Callable[[str], Any]] = {

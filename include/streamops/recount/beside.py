@@ -17,7 +17,7 @@ from streamops.model import results
 from streamops.model.definitions import InfluxSink
 from streamops.model.records import SHADOW_RUN, Shadow
 from streamops.model.stored import Part
-from streamops.recount.values import equal
+from streamops.model.values import equal
 
 EXAMPLES = 5
 MOST = 1_000_000  # points of a stage that are kept to be compared, of both versions together

@@ -20,10 +20,10 @@ from typing import Any
 
 from streamops.model.definitions import EVERY, Definition, InfluxSink, Param
 from streamops.model.errors import DefinitionError, UnhealthyError
+from streamops.model.values import Value
 from streamops.recount.held import Held, partitions
 from streamops.recount.reach import Reach
 from streamops.recount.report import Comparison, Measured, Nothing, moment
-from streamops.recount.values import Value
 from streamops.recount.windows import Expected, Tags, Window
 from streamops.spark import local_spark
 

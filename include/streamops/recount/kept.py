@@ -14,8 +14,8 @@ import numpy as np
 
 from streamops.model.conditions import parse
 from streamops.model.definitions import Recount, milliseconds
+from streamops.model.values import Value
 from streamops.recount.events import Events, Firsts
-from streamops.recount.values import Value
 from streamops.recount.windows import Expected, Tags, Window, Windows, tags_of
 
 Slot = Any

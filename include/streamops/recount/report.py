@@ -11,7 +11,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from streamops.recount.values import Value, equal
+from streamops.model.values import Value, equal
 from streamops.recount.windows import Expected, Tags, Window
 
 EXAMPLES = 5

@@ -21,8 +21,8 @@ import numpy as np
 
 from streamops.model.conditions import parse
 from streamops.model.definitions import Recount, milliseconds
+from streamops.model.values import Value, equal
 from streamops.recount.events import Events, Firsts
-from streamops.recount.values import Value, equal
 
 Tags = tuple[str, ...]
 _NEVER = -(1 << 62)
