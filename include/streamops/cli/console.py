@@ -56,7 +56,7 @@ class App(typer.Typer):
 
 def noun(help_text: str) -> App:
     """A command group whose default verb is ``list``."""
-    return App(cls=Group, help=help_text, no_args_is_help=False)
+    return App(cls=Group, help=help_text, no_args_is_help=False, rich_markup_mode=None)
 
 
 def guarded(command: Command) -> Command:

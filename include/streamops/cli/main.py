@@ -2,35 +2,78 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated
+from collections import UserDict
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
+from typer.main import get_command
 
-from streamops.cli import (
-    authoring,
-    check,
-    cluster,
-    declarative,
-    doctor,
-    jobs,
-    libraries,
-    logs,
-    operations,
-    prove,
-    quarantine,
-    receipts,
-    rehearsals,
-    snapshots,
-    stack,
-    state,
-    story,
-    verbs,
-)
 from streamops.cli.console import App, choose_context, guarded
+
+# name -> module of this package, and what in it is the command or the group of commands
+COMMANDS: dict[str, str] = {
+    "new": "authoring:new",
+    "test": "authoring:try_out",
+    "publish": "authoring:publish",
+    "versions": "authoring:versions",
+    "check": "check:check",
+    "deploy": "verbs:deploy",
+    "rehearse": "verbs:rehearse",
+    "upgrade": "verbs:upgrade",
+    "cancel": "verbs:cancel",
+    "start": "verbs:start",
+    "snapshot": "verbs:snapshot",
+    "schedule": "verbs:schedule",
+    "rollback": "verbs:rollback",
+    "restore": "verbs:restore",
+    "recount": "prove:recount",
+    "logs": "logs:logs",
+    "state": "state:state",
+    "apply": "declarative:apply",
+    "diff": "declarative:diff",
+    "get": "declarative:get",
+    "delete": "declarative:delete",
+    "doctor": "doctor:doctor",
+    "demo": "story:demo",
+    "jobs": "jobs:app",
+    "snapshots": "snapshots:app",
+    "operations": "operations:app",
+    "receipts": "receipts:app",
+    "rehearsals": "rehearsals:app",
+    "libraries": "libraries:app",
+    "quarantine": "quarantine:app",
+    "cluster": "cluster:app",
+    "stack": "stack:app",
+}
+
+
+class Lazy(UserDict[str, Any]):
+    """Commands by their names. The module of one is loaded when it is asked for: all of them cost half a second."""
+
+    def __getitem__(self, name: str) -> Any:
+        module, attribute = super().__getitem__(name).split(":")
+        found = getattr(import_module(f"streamops.cli.{module}"), attribute)
+        if not isinstance(found, App):
+            verb, found = found, App(add_completion=False, rich_markup_mode=None)
+            found.command()(verb)
+        command = get_command(found)
+        command.name = name
+        return command
+
+
+class Commands(TyperGroup):
+    """All commands, each loaded when it is called."""
+
+    def __init__(self, **how: Any) -> None:
+        super().__init__(**how)
+        self.commands = Lazy(COMMANDS)
+
 
 app = App(
     name="streamops",
+    cls=Commands,
     help="Deploy, upgrade, snapshot and prove stateful streaming jobs.",
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -54,43 +97,5 @@ def common(
     """Choose the installation before any command runs."""
     choose_context(context)
 
-
-COMMANDS: dict[str, Callable[..., None]] = {
-    "new": authoring.new,
-    "test": authoring.try_out,
-    "publish": authoring.publish,
-    "versions": authoring.versions,
-    "check": check.check,
-    "deploy": verbs.deploy,
-    "rehearse": verbs.rehearse,
-    "upgrade": verbs.upgrade,
-    "cancel": verbs.cancel,
-    "start": verbs.start,
-    "snapshot": verbs.snapshot,
-    "schedule": verbs.schedule,
-    "rollback": verbs.rollback,
-    "restore": verbs.restore,
-    "recount": prove.recount,
-    "logs": logs.logs,
-    "state": state.state,
-    "apply": declarative.apply,
-    "diff": declarative.diff,
-    "get": declarative.get,
-    "delete": declarative.delete,
-    "doctor": doctor.doctor,
-    "demo": story.demo,
-}
-for name, command in COMMANDS.items():
-    app.command(name)(command)
-
-app.add_typer(jobs.app, name="jobs")
-app.add_typer(snapshots.app, name="snapshots")
-app.add_typer(operations.app, name="operations")
-app.add_typer(receipts.app, name="receipts")
-app.add_typer(rehearsals.app, name="rehearsals")
-app.add_typer(libraries.app, name="libraries")
-app.add_typer(quarantine.app, name="quarantine")
-app.add_typer(cluster.app, name="cluster")
-app.add_typer(stack.app, name="stack")
 
 __all__ = ["app"]
