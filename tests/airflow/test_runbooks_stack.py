@@ -354,6 +354,7 @@ def test_a_driver_that_the_master_no_longer_holds_is_brought_back(airflow, runni
 # --- before an upgrade
 
 
+@pytest.mark.long
 def test_a_version_in_batches_is_rehearsed_beside_the_one_that_runs(airflow, running):
     job, before = running, running.record()
     asked = {"job": job.name, "version": "v2", "logging": {"sinks": "DEBUG"}, "observe_s": 5, "demand_equal": True}
@@ -425,6 +426,7 @@ def test_marking_the_run_failed_brings_the_old_version_back(airflow, running):
     exact(job)
 
 
+@pytest.mark.long
 def test_a_run_marked_failed_during_the_switch_ends_with_the_old_version_running(airflow, running):
     job = running
     run = airflow.trigger("upgrade_job", {"job": job.name, "version": "v1", "snapshot": "interrupted-2", **COLD})

@@ -153,6 +153,7 @@ def host(stack: Settings, airflow: Airflow, tmp_path: Path) -> Iterator[AdminHos
 
 @pytest.mark.stack
 @pytest.mark.full
+@pytest.mark.long
 @pytest.mark.timeout(1200)
 @pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which("unshare") is None, reason="needs root and util-linux to make namespaces"

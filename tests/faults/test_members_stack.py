@@ -65,6 +65,7 @@ def test_a_killed_master_leaves_running_jobs_alone_and_a_deploy_works_after_its_
     invariant(job, start)
 
 
+@pytest.mark.long
 def test_an_executor_that_cannot_end_is_gone_when_its_worker_is_back(job, servers):
     """As one whose JVM waits for itself at its end: it has lost its worker, and nobody else looks after it."""
     start, stuck = mark(job), executors(job)[0]

@@ -60,8 +60,9 @@ def two(stack, operator, tmp_path) -> Iterator[FreshJob]:
 
 @pytest.fixture
 def final(stack, operator, tmp_path) -> Iterator[FreshJob]:
-    """v2, all of whose results are final; ``v3`` has them in real time."""
-    yield from begun(stack, operator, tmp_path, {"final": ("v2", ()), "v3": ("v3", ())})
+    """v2, all of whose results are final; ``v3`` has them in real time, ``mixed`` one of them in batches."""
+    mixed = ((re.compile("vol_1s:\n    mode: auto"), "vol_1s:\n    mode: batch"),)
+    yield from begun(stack, operator, tmp_path, {"final": ("v2", ()), "v3": ("v3", ()), "mixed": ("v3", mixed)})
 
 
 @pytest.fixture
@@ -105,7 +106,8 @@ def kill(job: FreshJob) -> None:
     wait_for(lambda: (job.status().epoch or 0) > before, 300, "another driver")
 
 
-def test_stages_go_into_real_time_and_back_with_their_state(two, operator, servers):
+@pytest.mark.long
+def test_stages_go_into_real_time_and_back_with_their_state(two, operator):
     job = two
     start = mark(job)
     done = operator.run("upgrade_job", job.name, version="live", snapshot="into", **COLD)
@@ -114,16 +116,6 @@ def test_stages_go_into_real_time_and_back_with_their_state(two, operator, serve
 
     kill(job)
     is_live(job)
-    invariant(job, start)
-
-    servers.stop("influxd")
-    try:
-        wait_for(lambda: job.status().state == State.RECOVERING, 120, "the job saying that it waits")
-        assert "InfluxDB" in job.status().reason
-    finally:
-        servers.start("influxd")
-    wait_for(lambda: job.status().state == State.RUNNING, 120, "the job at work again")
-    assert set(phases(job).values()) == {"live"}  # results were kept in the topic; no query had to end for it
     invariant(job, start)
 
     operator.run("snapshot_job", job.name, snapshot="live")
@@ -138,8 +130,8 @@ def test_stages_go_into_real_time_and_back_with_their_state(two, operator, serve
     ledger.close()
 
 
-def test_a_stage_that_reads_another_counts_each_event_once_through_kills_and_stops(final, operator):
-    """Final results become early ones, and those of the minute are made of those of the second."""
+def test_a_stage_that_reads_another_counts_each_event_once_through_kills_and_stops(final, operator, servers):
+    """Final results become early ones, those of the minute of those of the second; then one goes back to batches."""
     job = final
     wait_for(lambda: job.read() > 30_000, 180, "a minute of trades")
     start, from_ms = mark(job), int(time.time() * 1000)
@@ -150,6 +142,16 @@ def test_a_stage_that_reads_another_counts_each_event_once_through_kills_and_sto
     assert not any(measured.partial for measured in job.recount().measurements)
     gapless(job, from_ms)
 
+    servers.stop("influxd")
+    try:
+        wait_for(lambda: job.status().state == State.RECOVERING, 120, "the job saying that it waits")
+        assert "InfluxDB" in job.status().reason
+    finally:
+        servers.start("influxd")
+    wait_for(lambda: job.status().state == State.RUNNING, 120, "the job at work again")
+    assert set(phases(job).values()) == {"live"}  # results were kept in the topic; no query had to end for it
+    invariant(job, start)
+
     kill(job)
     is_live(job)
     stopping = now()
@@ -159,8 +161,11 @@ def test_a_stage_that_reads_another_counts_each_event_once_through_kills_and_sto
     is_live(job)
     invariant(job, start)
 
-    operator.run("restore_job", job.name, snapshot="stopped")  # what came after that was handed on already
-    is_live(job)
+    done = operator.run("upgrade_job", job.name, version="mixed", snapshot="live", **COLD)
+    assert done.facts("check")["outcomes"] == dict.fromkeys(ALL, "kept")
+    beside = {"avg_1s": "live", "avg_1m": "live"}
+    wait_for(lambda: {**phases(job), **beside} == phases(job), 300, "the two others in real time")
+    assert phases(job)["vol_1s"] != "live"
     invariant(job, start)
     gapless(job, from_ms)
 

@@ -143,6 +143,7 @@ def test_a_rollback_by_hand_runs_the_old_artifact_again_and_every_event_counts_o
     invariant(job, start)
 
 
+@pytest.mark.long
 def test_a_job_that_lost_an_object_fails_clearly_and_is_restored(job, operator):
     start = mark(job)
     kept = f"kept-{uuid.uuid4().hex[:4]}"
