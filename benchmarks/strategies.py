@@ -1,4 +1,4 @@
-"""The three live stages of v3 upgraded by each strategy in turn, under load: what somebody at the chart feels."""
+"""The three live stages of v3 upgraded by each strategy in turn, under load: what someone at the chart feels."""
 
 from __future__ import annotations
 

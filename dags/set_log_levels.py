@@ -5,7 +5,7 @@
 again.
 
 **When to use it.** To look into a job that misbehaves now: `org.apache.spark.sql.execution.streaming: DEBUG`, or
-`source.NAME: DEBUG`. To keep levels, set them at an upgrade: these hold until the job is started anew.
+`source.NAME: DEBUG`. To keep levels, set them at an upgrade: these hold until the job is restarted.
 
 **What it changes.** The word that the driver has from operations. `streamops logs JOB` shows what it says.
 

@@ -14,7 +14,7 @@ deployment and its checkpoint stay.
 
 - *check fails*: the log says what to correct. Nothing was touched. With *Demand a rehearsal*, it may be that the
   version has to be tried beside the running one first (`rehearse_job`).
-- *check waits*: with *Ask a person* somebody has to approve what the check says, on the page *Required Actions*; the
+- *check waits*: with *Ask a person* someone has to approve what the check says, on the page *Required Actions*; the
   log of `check` has it, too. A rejection, or no answer in seven days, fails the run. Nothing was touched.
 - *check refuses a stage*: its log has the verdict on each stage. *Incompatible* state is never continued: give the
   stage another name, or keep its computation. State that would be lost (*dropped*, *unknown*, or *starts empty* after a

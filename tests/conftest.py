@@ -38,7 +38,7 @@ EVERY = pytest.StashKey[dict[str, frozenset[str]]]()
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--seeds", type=int, default=1, help="seeds for each fault test")
     parser.addoption("--seed", type=int, help="this one seed instead, to see again what a run has found")
-    parser.addoption("--nemesis-minutes", type=float, default=3, help="how long a run of random faults goes on")
+    parser.addoption("--nemesis-minutes", type=float, default=3, help="how long a run of random faults lasts")
     parser.addoption("--nemesis-jobs", type=int, choices=(1, 2), default=1, help="how many jobs it meets")
     parser.addoption("--keep-stack", action="store_true", help="leave the test stack running at the end")
 

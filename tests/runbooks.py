@@ -126,7 +126,7 @@ def answered(airflow: Airflow, run: Run, task: str, option: str) -> dict[str, An
     """What a task asks a person, once it does; the answer is given as on Airflow's page *Required Actions*."""
     place = f"/api/v2/dags/{run.dag_id}/dagRuns/{run.run_id}"
     wait_for(lambda: states(airflow, run).get(task) == "awaiting_input", RUN_S, f"the question of {task}")
-    # Until its scheduler has looked at the task that waits, Airflow takes one that goes on for lost, and fails it. No
+    # Until its scheduler has looked at the task that waits, Airflow takes one that continues for lost, and fails it. No
     # person is so quick.
     looks: set[str] = set()
 

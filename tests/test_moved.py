@@ -1,4 +1,4 @@
-"""Sources that read another topic than before: when that is refused, where they go on, and how one goes back."""
+"""Sources that read another topic than before: when that is refused, where they continue, and how one goes back."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ def test_another_topic_is_refused_before_the_stop_unless_the_old_one_is_read_and
     running.topic.old["fresh"] = 9
     refused(running, "Stage a would leave out 2 events of topic fresh as late", start_at={"events": "0:7"})
     running.topic.old.clear()
-    refused(running, "events goes on in another topic", start_at={"events": "0:7"}, strategy="gapless")
+    refused(running, "events continues in another topic", start_at={"events": "0:7"}, strategy="gapless")
     running.run("upgrade_job", version="v2", snapshot="t", topics={"events": "events"})  # it is the one that it reads
 
 
 def moved(rig: Rig, snapshot: str = "s") -> None:
-    """Upgrade to v2, which goes on at event 120 of the other topic."""
+    """Upgrade to v2, which continues at event 120 of the other topic."""
     rig.topic.ends["events"] = 1
     asked = {"topics": FRESH, "start_at": {"events": "0:120"}, "recount": False}
     told = receipts.read(rig.store, JOB, rig.run("upgrade_job", version="v2", snapshot=snapshot, **asked).id)
@@ -95,7 +95,10 @@ def test_the_state_goes_on_at_the_stated_offset_and_the_snapshot_stays_as_it_was
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("topic", "says"),
-    [("events", "to read before it can go on in fresh"), ("fresh", "would leave out 1,000,000 events of topic fresh")],
+    [
+        ("events", "to read before it can continue in fresh"),
+        ("fresh", "would leave out 1,000,000 events of topic fresh"),
+    ],
 )
 def test_events_that_come_between_the_check_and_the_stop_bring_the_old_version_back(
     running: Rig, topic: str, says: str
@@ -193,9 +196,9 @@ def outcome(source: str, before: Definition, after: Definition, **places: dict[s
 @pytest.mark.parametrize(
     ("source", "place", "says"),
     [
-        ("t", "two", "Source t reads two instead of one. It goes on once all of one is read, from the offset of two"),
+        ("t", "two", "Source t reads two instead of one. It continues once all of one is read, from the offset of two"),
         ("f", "/two", "is read from its beginning; what /one gets after the switch is not read."),
-        ("h", "http://two", "It goes on after the sequence number that was read last"),
+        ("h", "http://two", "It continues after the sequence number that was read last"),
     ],
 )
 def test_the_verdict_tells_where_a_source_reads_now(source: str, place: str, says: str) -> None:

@@ -1,4 +1,4 @@
-"""Two processes with one operation: the later one goes on, and the earlier one has no more effect."""
+"""Two processes with one operation: the later one continues, and the earlier one has no more effect."""
 
 from __future__ import annotations
 

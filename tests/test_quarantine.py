@@ -126,7 +126,7 @@ def test_points_are_written_or_forgotten_by_an_operation_that_may_be_killed_anyw
         file = hashlib.sha256(lines).hexdigest()
         store.put(keys.corrections("trades", file), lines)
         refused(says, action="write", file=file)
-    store.put(keys.corrections("trades", sha256), bad)  # by somebody who writes into the job's folder
+    store.put(keys.corrections("trades", sha256), bad)  # by someone who writes into the job's folder
     refused("is not the one that was uploaded", action="write", file=sha256)
     store.put(keys.corrections("trades", sha256), body)
     asked = ask("manage_quarantine", job="trades", action="write", file=sha256)

@@ -120,7 +120,7 @@ def test_only_what_the_disk_lacks_is_read_from_the_bucket(logs: TaskLogs) -> Non
     (logs.root / LOG).unlink()
     assert logs.read(LOG, whole=False) == {LOG: "1\n2\n"}
     assert logs.read(LOG, whole=True) == {LOG: "1\n2\n", TRIGGER: "t\n"}
-    write(logs, LOG, "2\n")  # the task went on after the folder was wiped
+    write(logs, LOG, "2\n")  # the task continued after the folder was wiped
     assert logs.read(LOG, whole=False) == {LOG: "1\n2\n"}
     shutil.rmtree(logs.root)
     assert logs.read(LOG, whole=True) == {LOG: "1\n2\n", TRIGGER: "t\n"}

@@ -37,7 +37,7 @@ stages:
 
 
 class Busy(Ledger):
-    """Kafka, beside a driver that has written all but the last result when somebody has just looked where it stands."""
+    """Kafka, beside a driver that has written all but the last result when someone has just looked where it stands."""
 
     position: ResultsPosition
     store: ObjectStore

@@ -131,7 +131,7 @@ def node(layout: Layout, pairs: dict[str, str]) -> None:
         "path.style.access": "true",
         "connection.ssl.enabled": str(pairs["S3_ENDPOINT"].startswith("https")).lower(),
         "aws.credentials.provider": "software.amazon.awssdk.auth.credentials.ProfileCredentialsProvider",
-        # Each log and each state store of a query opens the object store anew, and Hadoop's own way of reading, for
+        # Each log and each state store of a query opens the object store again, and Hadoop's own way of reading, for
         # large files of columns, then starts some sixteen threads for each: an executor had a thousand.
         "input.stream.type": "classic",
         "performance.flags": "create,mkdir",  # a checkpoint has no directories to look for before each file

@@ -60,7 +60,7 @@ class Starts:
             _say(f"starts are not counted: {error}")
 
     def clear(self) -> None:
-        """Begin to count anew: this start has come to its work, or waits for others."""
+        """Reset the count: this start has come to its work, or waits for others."""
         self.number = 0
         with suppress(OSError):
             self._file.unlink(missing_ok=True)
@@ -94,7 +94,7 @@ def end(args: argparse.Namespace, starts: Starts) -> int:
             return RELAUNCH
         last = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}"
         return _give_up(
-            args, f"{starts.number} starts in a row ended before the job could go on, the last with {last[:400]}"
+            args, f"{starts.number} starts in a row ended before the job could continue, the last with {last[:400]}"
         )
 
 
@@ -318,7 +318,7 @@ def _end_with_parent(parent: int) -> None:
 
 
 def _changes(path, system) -> bool:
-    """Whether somebody writes a file: a driver that works does so each second."""
+    """Whether someone writes a file: a driver that works does so each second."""
     if not system.exists(path):
         return False
     before = system.getFileStatus(path).getModificationTime()

@@ -104,7 +104,7 @@ class CsvTailReader(PulledReader):
                 yield from (line for _, line in self._lines(name, begin, end) if line)
 
     def _holds(self, name, end, mark):
-        """Whether a file still is the one in which a batch ends; otherwise the next batch begins it anew."""
+        """Whether a file still is the one in which a batch ends; otherwise the next batch reads it from its start."""
         if mark is None or self._mark(name, end) == mark:
             return True
         self.log.error("%s was truncated or replaced before all of it was read", os.path.join(self.place, name))

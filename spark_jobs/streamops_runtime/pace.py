@@ -47,7 +47,7 @@ class GivingWay:
 
     Args:
         until_ms: where the others stood. Once it has written a window that ends later, it is one of them.
-        then: its pace from then on; None to go on at once.
+        then: its pace from then on; None to continue at once.
     """
 
     def __init__(self, until_ms: int, then: Pace | None) -> None:

@@ -113,7 +113,7 @@ class Held:
     def begin_again(self, reached: Mapping[int, int]) -> None:
         """What comes next is of another run, which reads again what another had read further.
 
-        What waits goes on waiting, and nothing is over before every state partition, which gives its points in the
+        What waits keeps waiting, and nothing is over before every state partition, which gives its points in the
         order of time, has passed its last one: until then values are of parts of windows that were written whole.
         """
         self._newest = self._before = _NEVER
@@ -371,7 +371,7 @@ class Results:
             self._waiting = left
             if not self._position.run:  # the version before ran in batches: none of these results counts
                 begin = end
-        self._next = min(max(begin, self._position.offset), end)  # beyond the end if someone made the topic anew
+        self._next = min(max(begin, self._position.offset), end)  # beyond the end if someone recreated the topic
         self._position = self._position.model_copy(update={"offset": self._next})
         self._points.begin_again(self._position.reached)
         self._consumer.assign([confluent_kafka.TopicPartition(self.topic, 0, self._next)])
@@ -382,7 +382,7 @@ class Results:
         """Read all that the ended query has given, and write what is over; ``settled`` says when that is done.
 
         Args:
-            held: what is over waits for ``allow`` as well: a version that goes on from its shadow has given the same.
+            held: what is over waits for ``allow`` as well: a version that continues from its shadow has given the same.
         """
         assert self._consumer is not None
         self._holds = held
@@ -453,7 +453,7 @@ class Results:
         """End the thread; what is not written yet is still in the topic.
 
         Args:
-            feed: close the feed as well; otherwise another way out goes on with it.
+            feed: close the feed as well; otherwise another way out continues with it.
         """
         self._end.set()
         if self._thread is not None:

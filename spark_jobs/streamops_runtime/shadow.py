@@ -9,7 +9,7 @@ result for each point, and not one for each row, but in no order of time: one th
 level, so that it takes no part of a point for the whole.
 
 A stage in batches reads on in batches. What it gives is only compared with what the version that writes gives, in a
-rehearsal: its queries have committed what nobody has written, so that they never go on.
+rehearsal: its queries have committed what nobody has written, so that they never continue.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ class ShadowRun:
         """The version may write from now on.
 
         Args:
-            go_on: queries that are live go on; otherwise all end, because an unexpected driver took the lease before.
+            go_on: live queries continue; otherwise all end, because an unexpected driver took the lease before.
 
         Raises:
             UnhealthyError: a stage in batches has committed what nobody has written.

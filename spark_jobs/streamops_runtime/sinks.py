@@ -74,7 +74,7 @@ class Patience:
                     raise
                 if not self.waiting_for:
                     log.warning("%s waits: %s", self._name, error)
-                    self.waiting_for = f"{error} It waits since {now():%Y-%m-%d %H:%M:%S} UTC and goes on by itself."
+                    self.waiting_for = f"{error} It waits since {now():%Y-%m-%d %H:%M:%S} UTC and continues by itself."
                 self._end.wait(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE_S)
         if self.waiting_for:

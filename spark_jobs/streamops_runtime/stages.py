@@ -30,7 +30,7 @@ from streamops_runtime.streams import Places, raw_stream
 LIVE_BATCH_S = 10  # between two commits in real time; results pause while one is made
 FAR_S = 30.0  # of reading at its present pace: a live stage that is so far behind gets there sooner in batches
 FEW_ROWS = 100.0  # a second; one that reads fewer is not judged by them
-MOST_RESTARTS = 5  # of a stage in a row; then the driver is started anew
+MOST_RESTARTS = 5  # of a stage in a row; then the driver is restarted
 _LONGEST_PAUSE_S = 8.0  # before a stage is started again
 _AT_ONCE = 32
 _COMMIT_S = 5.0  # that a batch may take longer
@@ -45,7 +45,7 @@ class Phase(StrEnum):
     SETTLING = "settling"  # writes what its last query has given
     CATCHING_UP = "catching up"  # reads in batches up to the present
     LIVE = LIVE
-    SHADOW = SHADOW  # goes on, live if it can be, and is not counted until its version may write
+    SHADOW = SHADOW  # continues, live if it can be, and is not counted until its version may write
     LEVEL = LEVEL  # the same, and it has read all there is
 
 
@@ -86,7 +86,7 @@ class RunningStage:
 
     @property
     def active(self) -> bool:
-        """Whether it has a query that goes on."""
+        """Whether it has a query that continues."""
         return self.query is not None and self.query.isActive
 
     @property
@@ -107,11 +107,11 @@ class RunningStage:
 def first(stages: Sequence[RunningStage], continued: Collection[str], *, warm: bool) -> set[str]:
     """The stages that start before the others, which follow once these have given results.
 
-    A warm driver starts all for whose results somebody waits: those that go on. A cold one starts a single stage: its
+    A warm driver starts all for whose results someone waits: those that continue. A cold one starts a single stage: its
     first result is sooner when the stages do not all want the processors at the same time.
 
     Args:
-        continued: stages that go on with a checkpoint.
+        continued: stages that continue with a checkpoint.
     """
     going_on = [stage for stage in stages if stage.name in continued or stage.query]  # a shadow's queries run already
     return {stage.name for stage in ((going_on or stages) if warm else stages[:1])}

@@ -14,7 +14,7 @@ def sliding(panes: DataFrame, pane: str, size: str, slide: str) -> DataFrame:
     """Each row of ``panes`` once for every sliding window that holds its pane, in a column ``window`` to group by.
 
     It gives the windows of ``F.window(pane, size, slide)``. For that, Spark writes a projection for each window that
-    overlaps, 60 for a minute by the second, and compiles them anew in each batch.
+    overlaps, 60 for a minute by the second, and compiles them again in each batch.
 
     Args:
         panes: rows grouped by a tumbling window, with a watermark before the grouping.

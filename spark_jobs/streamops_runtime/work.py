@@ -307,7 +307,7 @@ class Work:
         """Start all queries and stay with them; returns the exit code. Raises LeaseLostError.
 
         Args:
-            at_once: with all executors warm, all stages that somebody waits for; otherwise the first results are there
+            at_once: with all executors warm, all stages that someone waits for; otherwise the first results are there
                 sooner when the stages do not all want the processors at the same time.
         """
         self.lease = held.value
@@ -457,7 +457,7 @@ class Work:
             self._query(stage)
 
     def _take_over(self) -> None:
-        """Let the queries of a shadow go on. The loop, which has more to look after, does it where it takes long."""
+        """Let the queries of a shadow continue. The loop, which has more to look after, does it where it takes long."""
         deadline = time.monotonic() + TAKE_OVER_S
         while time.monotonic() < deadline:
             waiting = [stage for stage in self.stages if stage.phase is Phase.SETTLING and stage.active]
@@ -498,7 +498,7 @@ class Work:
             if goes_on:
                 stage.committed, stage.written = status.commits, stage.gate.outputs
                 stage.gate.begin(live=True)
-                log.info("stage %s goes on: it may write", stage.name)
+                log.info("stage %s continues: it may write", stage.name)
             return not goes_on
         if stage.gate.failure is not None:
             stages.end(stage)
@@ -793,7 +793,7 @@ class Work:
 
 
 def _why_down(stage: RunningStage) -> str:
-    return f"waits for its source, and goes on by itself: {stage.away}" if stage.away else "is started again"
+    return f"waits for its source, and continues by itself: {stage.away}" if stage.away else "is started again"
 
 
 def _longest(durations_ms: Mapping[str, int]) -> str:

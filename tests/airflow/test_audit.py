@@ -392,7 +392,7 @@ class Pass:
         return ReconcileOperator(task_id="look").execute(self.context)
 
     def heal(self, values: dict[str, Any]) -> str:
-        """Each time that the task goes on it is another process, as in Airflow."""
+        """Each time that the task continues it is another process, as in Airflow."""
         call: Any = HealOperator(task_id="heal", **values).execute
         given: dict[str, Any] = {}
         while True:
@@ -501,7 +501,7 @@ def test_an_upgrade_that_asks_a_person_begins_when_somebody_has_approved(
 
 
 def approved(rig: Rig) -> Run:
-    """An upgrade that somebody approves."""
+    """An upgrade that someone approves."""
     prepared(rig, "upgrade_job")
     run = Run(rig, 0, "upgrade_job", {"version": "v2", "snapshot": "S1", "approval": True})
     run.answer = {**ANSWERED, "chosen_options": ["Approve"]}

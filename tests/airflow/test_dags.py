@@ -100,7 +100,7 @@ def test_tasks_come_in_the_order_of_the_plan_and_teardowns_last(dags, runbook):
     assert order == [*RUNBOOKS[runbook].tasks, *expected, "release_lock", "outcome"]
     assert set(teardowns) == {*expected, "release_lock", "outcome"}
     for at, task in enumerate(dag.topological_sort()):
-        # What is mapped over nothing is skipped, and what comes after it goes on nevertheless.
+        # What is mapped over nothing is skipped, and what comes after it continues nevertheless.
         beyond = order[at + 1 : at + 3] if task.task_id in before_mapped(runbook) else order[at + 1 : at + 2]
         assert task.downstream_task_ids == set(beyond)
         mapped_before = at > 1 and order[at - 2] in before_mapped(runbook)
@@ -176,7 +176,7 @@ def test_runbooks_start_only_when_asked_and_retry_every_task(dags, runbook):
 
 
 def least_pauses(task: Any) -> timedelta:
-    """How long a task goes on trying at least, beside what its tries take."""
+    """How long a task keeps trying at least, beside what its tries take."""
     pauses = (task.retry_delay * task.retry_exponential_backoff**tried for tried in range(task.retries))
     return sum((min(pause, task.max_retry_delay) for pause in pauses), timedelta())
 

@@ -102,7 +102,7 @@ def verified(what: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.long
 def test_version_2_continues_what_version_1_was_cancelled_into(job):
-    """The upgrade in two steps: nothing is lost of what went on, and what is new begins where the snapshot stands."""
+    """The upgrade in two steps: nothing is lost of what continued, and what is new begins where the snapshot stands."""
     assert job.runs("v2")
     report = job.recount()
     assert report.clean, report.reason

@@ -399,7 +399,7 @@ def test_an_upgrade_that_a_person_rejects_has_held_and_touched_nothing(airflow, 
         "upgrade_job", {"job": job.name, "version": "v1", "snapshot": "never", "approval": True, **BACK}
     )
     question = answered(airflow, run, "check", "Reject")
-    assert question["subject"] == f"upgrade_job of {job.name}: go on?"
+    assert question["subject"] == f"upgrade_job of {job.name}: continue?"
     assert "Verdict on avg_1s: kept" in question["body"]
     assert free(job)
     run = ended(airflow, run)

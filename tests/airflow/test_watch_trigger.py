@@ -71,7 +71,7 @@ def test_the_loop_goes_on_while_it_looks() -> None:
         for _ in range(20):
             await asyncio.sleep(0.01)
             assert not waiting.done()
-        let_go.set()  # only this loop does, so the look ends only if the loop went on
+        let_go.set()  # only this loop does, so the look ends only if the loop continued
         return (await asyncio.wait_for(waiting, 60)).payload
 
     assert asyncio.run(beside()) == TOLD

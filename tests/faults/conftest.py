@@ -26,7 +26,7 @@ _results: list[dict[str, object]] = []
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """The shared job is begun by the last tests: until then it would take a third of the machine from all others.
 
-    Random faults go on as long as asked; then the last operation may take its time, and all be looked at.
+    Random faults last as long as asked; then the last operation may take its time, and all be looked at.
     """
     items.sort(key=lambda item: "shared" in getattr(item, "fixturenames", ()))
     for item in items:
@@ -36,7 +36,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture
 def minutes(request: pytest.FixtureRequest) -> float:
-    """How long random faults go on."""
+    """How long random faults last."""
     return float(request.config.getoption("--nemesis-minutes"))
 
 

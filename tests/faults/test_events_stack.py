@@ -1,4 +1,4 @@
-"""What events may do to a job: hostile ones (fault 41) are counted and never fatal; those of another topic go on."""
+"""What events may do to a job: hostile ones (fault 41) are counted and never fatal; those of another topic continue."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_a_job_goes_on_in_another_topic_and_back_and_each_trade_counts_once(job,
     place = f"{other}@localhost:{job.settings.kafka_bootstrap_servers.rpartition(':')[2]}"  # as of a broker of its own
     asked = {"version": version, "topics": {"trades": place}, "start_at": {"trades": "0:50"}, "accept_loss": ()}
     send(job, other, [("BEFORE", 1, int(time.time() * 1000))] * 50)
-    with pytest.raises(RefusedError, match=r"events of topic .* to read before it can go on"):  # trades still come
+    with pytest.raises(RefusedError, match=r"events of topic .* to read before it can continue"):  # trades still come
         operator.run("upgrade_job", job.name, **asked)
     lines = ((item, item.info["cmdline"] or ()) for item in psutil.process_iter(["cmdline"]))
     (generator,) = (item for item, line in lines if "stack.generator" in line and job.name in line)

@@ -69,7 +69,7 @@ class Victim:
     """A job to which things are done.
 
     Args:
-        start: where its recount begins; None as long as it has not been seen at work since it was deployed anew.
+        start: where its recount begins; None as long as it has not been seen at work since it was deployed again.
     """
 
     job: FreshJob

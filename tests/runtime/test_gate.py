@@ -125,7 +125,7 @@ def test_while_a_sink_is_away_the_gate_says_what_it_waits_for_and_since_when() -
     opened = gate(outage, stopping=outage)
     opened.take([[row(1)]], 7)
     assert len(set(said)) == 1
-    assert re.fullmatch(r"the sink is away It waits since \d{4}-\S+ \S+ UTC and goes on by itself\.", said[0])
+    assert re.fullmatch(r"the sink is away It waits since \d{4}-\S+ \S+ UTC and continues by itself\.", said[0])
 
 
 def test_the_lease_is_checked_before_each_request_of_a_large_batch() -> None:

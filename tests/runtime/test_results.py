@@ -1,4 +1,4 @@
-"""What of a real-time stage's results is written when, and where reading goes on after a loss."""
+"""What of a real-time stage's results is written when, and where reading continues after a loss."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ threading.Event().wait()
 
 @dataclass
 class Cluster:
-    """Spark's cluster as somebody sees it who has an own copy of the submitter's settings."""
+    """Spark's cluster as someone sees it who has an own copy of the submitter's settings."""
 
     stack: Settings
     program: Path

@@ -103,7 +103,7 @@ class FleetStory:
         if jobs.record(self.store, JOB) is not None:
             with self.story.part("An earlier story left the job behind: delete it (runbook delete_job)"):
                 self._run("delete_job")  # with its versions
-        with closing(Points(self.settings)) as points:  # also those of a job that somebody deleted
+        with closing(Points(self.settings)) as points:  # also those of a job that someone deleted
             points.delete(MEASUREMENT, 0, _now_ms())  # what has codes would keep them when it is written again
         with self.story.part("Publish the shared library and fleet-ingest v1, v2 and v3"):
             libraries.publish(self.store, LIBRARY / "v1")

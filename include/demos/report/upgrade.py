@@ -175,7 +175,7 @@ def _felt(taken: Mapping[str, Any]) -> list[tuple[str, str, str]]:
 
 
 def _takeover(taken: Mapping[str, Any]) -> str:
-    """The upgrade without a gap: what somebody at the chart felt."""
+    """The upgrade without a gap: what someone at the chart felt."""
     lead = (
         "v3 computes the same in real time. It was started beside v2, read all that it needs without writing, and was "
         "then given the right to write; v2 was never asked to stop. "

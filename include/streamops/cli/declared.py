@@ -66,7 +66,7 @@ class DeclaredJob(_Model):
     params: dict[str, Param] = {}
     topics: dict[SourceName, str] = {}
     addresses: dict[SourceName, str] = {}
-    start_at: dict[SourceName, str] = {}  # of a source that goes on in another topic; used at that upgrade only
+    start_at: dict[SourceName, str] = {}  # of a source that continues in another topic; used at that upgrade only
     logging: dict[LoggerName, LogLevel] = {}
     resources: DeclaredResources = DeclaredResources()
     library: LibraryReference | None = None  # LIBRARY/VERSION; left out, the one that the job has stays

@@ -25,7 +25,7 @@ POLL_S = 1.0
 
 def logs(
     job: Annotated[str, typer.Argument(metavar="JOB", help="The job.")],
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes; ends with ctrl-c.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue with what comes; ends with ctrl-c.")] = False,
     level: Annotated[
         str, typer.Option(metavar="LEVEL", help="TRACE, DEBUG, INFO, WARNING or ERROR, at least.")
     ] = "TRACE",

@@ -117,7 +117,7 @@ pause = verb(
     {"action": "pause"},
 )
 log_level = verb(
-    "set_log_levels", lambda done: f"{done.job} logs as asked, until it is started anew.", logging="LOGGER=LEVEL"
+    "set_log_levels", lambda done: f"{done.job} logs as asked, until it is restarted.", logging="LOGGER=LEVEL"
 )
 resume = verb("pause_job", lambda done: f"{done.job} is looked after again.", {"action": "resume"})
 

@@ -13,7 +13,7 @@ SPEAKS_MS = 300_000  # within which a driver of ours has published its status, o
 def unclaimed(master: Master, statuses: Iterable[DriverStatus | None]) -> tuple[Driver, ...]:
     """Drivers of the master that may be a job's and have not said so yet: starting, or relaunched under a new id.
 
-    A driver that has run for longer than ours take to speak is somebody else's.
+    A driver that has run for longer than ours take to speak is someone else's.
 
     Args:
         statuses: what the drivers named in the job records, and the second drivers, said last.

@@ -54,7 +54,7 @@ class LockedError(StreamOpsError):
 
 
 class OvertakenError(LockedError):
-    """Another process goes on with the same operation; this one does nothing more in it."""
+    """Another process continues with the same operation; this one does nothing more in it."""
 
 
 class RefusedError(StreamOpsError):

@@ -74,7 +74,7 @@ class JobRecord(Stored):
 
 
 class Move(Part):
-    """A source goes on in another topic: ``before`` was read to its end, of ``after`` it reads from ``begin`` on."""
+    """A source continues in another topic: ``before`` was read to its end, of ``after`` it reads from ``begin`` on."""
 
     before: str
     after: str
@@ -218,7 +218,7 @@ class FeedSlice(Stored):
 
     ``records`` are those that a reader has not taken in, or that tell of points that may still change. ``pending`` are
     results that were not handed on yet; of points up to ``closed_ms`` there are none. ``readers`` are the stages whose
-    state is made of what was handed on: where none of them is continued, everything is handed on anew.
+    state is made of what was handed on: where none of them is continued, everything is handed on again.
     """
 
     job: str

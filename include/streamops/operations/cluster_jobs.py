@@ -82,7 +82,7 @@ def claim(context: StepContext, wanted: list[str]) -> Claimed:
 
 
 def take_up(context: StepContext) -> None:
-    """Another process goes on with the operation: the one before it may not change these jobs any more."""
+    """Another process continues with the operation: the one before it may not change these jobs any more."""
     for record in claimed(context):
         held = locks.read(context.ports.store, record.job)
         if held is not None and held.value.operation == context.operation.id:

@@ -41,7 +41,7 @@ class StepContext:
         return self.fences.get(self.job, 0)
 
     def require_turn(self) -> None:
-        """Make sure, right before a side effect, that no other process went on with this. Raises OvertakenError."""
+        """Make sure, right before a side effect, that no other process continued with this. Raises OvertakenError."""
         locks.require(self.ports.store, self.job, self.fence)
 
     def change(self, update: Mapping[str, object]) -> None:

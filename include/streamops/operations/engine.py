@@ -365,7 +365,7 @@ class Engine:
         """The operation, which this process alone works on from here on, if its lock is still held for it.
 
         Two tries of a task, or a task that was cleared while another one works, never act together: the later one
-        goes on, and the earlier one ends before its next side effect.
+        continues, and the earlier one ends before its next side effect.
         """
         operation = self._read(job, operation_id)
         if (job, operation_id) in self._fences or operation.state in OVER:

@@ -41,7 +41,7 @@ class Checked(Facts):
     outcomes: dict[str, str] = {}  # stage -> the same in one word
     empty: tuple[str, ...] = ()  # stages whose earlier state is not continued, as was agreed to
     refilled: tuple[str, ...] = ()  # stages whose state is filled again from the ledger
-    moved: dict[str, Move] = {}  # sources that go on in another topic
+    moved: dict[str, Move] = {}  # sources that continue in another topic
     snapshot: str | None = None
     bytes: int = 0
     state: str = ""  # what the job starts from, or is

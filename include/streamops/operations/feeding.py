@@ -1,7 +1,7 @@
 """What a snapshot keeps of the feeds through which stages read each other, read while the job may run on.
 
 The checkpoints of the stages are of different moments. With the slice of a feed (``FeedSlice``) they fit together: a
-reader goes on after what its own state holds, and what the stage that it reads gives again is compared with what was
+reader continues after what its own state holds, and what the stage that it reads gives again is compared with what was
 handed on until the slice ends.
 """
 

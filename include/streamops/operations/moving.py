@@ -1,7 +1,7 @@
-"""Sources that read another topic than before: when a job may go on there, and from which offset.
+"""Sources that read another topic than before: when a job may continue there, and from which offset.
 
-What a stage had read of a topic means nothing in another one. So it goes on only once it has read the topic before to
-its end, and only from an offset that somebody states: from then on, both together are what it has read.
+What a stage had read of a topic means nothing in another one. So it continues only once it has read the topic before to
+its end, and only from an offset that someone states: from then on, both together are what it has read.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def find(
     read = {source for offsets in stood.values() for source in offsets}
     moved = {source: topic for source, topic in after.items() if before.get(source, topic) != topic and source in read}
     for source in start_at.keys() - moved.keys():
-        say(f"Where source {source} is to start is not used: it reads the same topic as before, and goes on there")
+        say(f"Where source {source} is to start is not used: it reads the same topic as before, and continues there")
     return {
         source: Move(before=before[source], after=topic, begin=_begin(ledger, source, topic, start_at.get(source)))
         for source, topic in moved.items()
@@ -118,7 +118,7 @@ def require_ready(
     accepted: Collection[str],
     say: Callable[[str], None],
 ) -> None:
-    """Make sure that going on in other topics loses no event: of the topics before, and of those after.
+    """Make sure that continuing in other topics loses no event: of the topics before, and of those after.
 
     Args:
         stood: stage -> the next offsets to read.
@@ -157,18 +157,18 @@ def _require_drained(
                 continue
             left = None if end is None else _left(ledger, move.before, offsets[source], end)
             if left == 0:
-                say(f"Stage {stage} has read topic {move.before} to its end, and goes on in {move.after}")
+                say(f"Stage {stage} has read topic {move.before} to its end, and continues in {move.after}")
             elif stage in accepted:
                 rest = "what is left" if left is None else f"{left:,} events"
                 say(f"Stage {stage} leaves out {rest} of {move.before}, as was accepted")
             elif left is None:
                 raise RefusedError(
-                    f"Stage {stage} is to go on in topic {move.after}, and whether it has read {move.before} to its "
+                    f"Stage {stage} is to continue in topic {move.after}, and whether it has read {move.before} to its "
                     f"end cannot be seen: {why} To accept that the rest is left out, name the stage in accept_loss."
                 )
             else:
                 raise RefusedError(
-                    f"Stage {stage} has {left:,} events of topic {move.before} to read before it can go on in "
+                    f"Stage {stage} has {left:,} events of topic {move.before} to read before it can continue in "
                     f"{move.after}. Let what writes there write to {move.after} now, and upgrade once its lag is 0; "
                     "or name the stage in accept_loss, to leave them out."
                 )
@@ -221,7 +221,7 @@ def places(moved: Mapping[str, Move]) -> dict[str, dict[str, dict[str, int]]]:
 
 
 def refuse_past(manifest: Manifest, then: Mapping[str, str], present: Deployment, now: Mapping[str, str]) -> None:
-    """Refuse to go back to before a source went on in another topic: what was read there since would be left out.
+    """Refuse to go back to before a source continued in another topic: what was read there since would be left out.
 
     Args:
         then, now: source -> topic, of the version in the snapshot and of ``present``, which runs.

@@ -64,7 +64,7 @@ class Accepted:
         """Why the new version cannot run beside the old one, on a copy of its state; empty if it can."""
         old, new = self.running.definition, self.definition
         if self.checked.moved:
-            return f"{', '.join(self.checked.moved)} goes on in another topic"
+            return f"{', '.join(self.checked.moved)} continues in another topic"
         return why_not_beside(old, new, self.checked.outcomes, room_for, standby=standby, takes_over=takes_over)
 
 
@@ -159,7 +159,7 @@ def why_not_beside(
 
 
 def _goes_on(name: str, old: Definition, new: Definition, outcome: str) -> bool:
-    """Whether a stage may go on beside the old version with what the verdict makes of its state.
+    """Whether a stage may continue beside the old version with what the verdict makes of its state.
 
     One that is filled again gives once more what the old version has written meanwhile, so it must give the same, as
     its ``recount`` says. Of an old one in batches nothing waits to be written that the new one would have to know.

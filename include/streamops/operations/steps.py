@@ -512,7 +512,7 @@ def drop_results(context: StepContext, stage: str) -> None:
     """Delete a stage's results topic; Kafka that does not answer keeps it."""
     try:
         context.ports.ledger.delete_topic(keys.results_topic(context.job, stage))
-    except StreamOpsError as error:  # no reason to go on with what it is called for
+    except StreamOpsError as error:  # no reason to continue with what it is called for
         context.say(f"What {stage} gave stays in its topic: {error}")
 
 

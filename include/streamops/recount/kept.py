@@ -1,7 +1,7 @@
 """What is not a sum: aggregates that keep values, and stages in which every event is a point.
 
 ``Kept`` are windows of the smallest, largest, first or last value, or of how many different ones there are. Nothing
-can be taken out of these again, so each window puts its panes together anew. ``Each`` has no windows.
+can be taken out of these again, so each window puts its panes together again. ``Each`` has no windows.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ def restore(
         target: an epoch prefix (``keys.epoch``) that nothing runs on.
         stages: those of the version that continues; stages of the snapshot that are not in it are left out.
         verified: the caller has verified the same manifest a moment ago.
-        moved: source -> topic -> partition -> offset, of sources that go on in another topic.
+        moved: source -> topic -> partition -> offset, of sources that continue in another topic.
 
     Returns:
         The batch that each restored stage continues after.

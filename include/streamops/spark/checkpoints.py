@@ -411,10 +411,10 @@ def note_partitions(store: ObjectStore, prefix: str, number: int) -> None:
 
 
 def read_from(store: ObjectStore, prefix: str, batch: int, topics: Mapping[str, str]) -> None:
-    """Let sources go on at the first record of a topic, where the last committed batch had read another one.
+    """Let sources continue at the first record of a topic, where the last committed batch had read another one.
 
     Only for the holder of the epoch, while no query runs. Left alone, Spark 4.3 takes such a topic for one more: in
-    real time it goes on reading the one before as well (``KafkaMicroBatchStream.planInputPartitions`` keeps what it
+    real time it keeps reading the one before as well (``KafkaMicroBatchStream.planInputPartitions`` keeps what it
     calls deleted partitions), so that what both hold counts twice.
 
     Args:
@@ -429,7 +429,7 @@ def read_from(store: ObjectStore, prefix: str, batch: int, topics: Mapping[str, 
 
 
 def move(store: ObjectStore, prefix: str, batch: int, places: Mapping[str, Mapping[str, Mapping[str, int]]]) -> None:
-    """Let sources go on in another topic, after the last committed batch.
+    """Let sources continue in another topic, after the last committed batch.
 
     Only before the epoch counts, while no query runs. Left alone, Spark takes records of the topic before for lost.
 

@@ -202,7 +202,7 @@ def starts(
     feeds = {name for name, source in definition.sources.items() if source.stage}
     stages = manifest.stages.items() if manifest else ()
     known = {name: _moved(stage, moved or {}, number, feeds) for name, stage in stages}
-    sources = [name for name, source in definition.sources.items() if not source.stage]  # a feed begins anew
+    sources = [name for name, source in definition.sources.items() if not source.stage]  # a feed starts over
     lowest: Offsets = {}
     for stage in known.values():
         for source, partitions in stage.offsets.items():
@@ -226,7 +226,7 @@ def starts(
 
 
 def _moved(stage: ManifestStage, moved: Mapping[str, Move], number: int, feeds: Collection[str]) -> ManifestStage:
-    """A stage of a snapshot as it goes on in other topics: only what it reads there can be read again.
+    """A stage of a snapshot as it continues in other topics: only what it reads there can be read again.
 
     Args:
         feeds: sources that are what a stage hands on; who reads one is recounted from the topics behind it.

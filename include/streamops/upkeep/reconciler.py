@@ -147,7 +147,7 @@ class Reconciler:
             self.engine.run_task(job, self.recovery(job), task)
 
     def _under_way(self, job: str) -> bool:
-        """Whether a start of this pass goes on; False: it is done. Raises RefusedError: it was given up."""
+        """Whether a start of this pass continues; False: it is done. Raises RefusedError: it was given up."""
         operation = self.engine.find(job, self.recovery(job))
         if operation is None or operation.state not in ("running", "succeeded"):
             raise RefusedError(f"The start of {job} in this pass is over; the next pass looks again.")
@@ -360,7 +360,7 @@ class Reconciler:
     def _settle(self, item: Healing) -> str:
         """An abandoned operation is finished or undone; where only its lock is left, that is given back.
 
-        What is abandoned by now decides: since the look somebody else may have settled it, and begun another one.
+        What is abandoned by now decides: since the look someone else may have settled it, and begun another one.
         """
         scope, (lock, name) = item.scope, self._lock(item.scope)
         operation = self.engine.find(scope, name) if name else None

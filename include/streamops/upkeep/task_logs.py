@@ -27,7 +27,7 @@ def merged(stored: bytes, found: bytes) -> bytes:
     """A log of which a part is stored and a part is on the disk, each line of the two once.
 
     Usually the disk has all that is stored, and more. It has less when the folder was wiped while the task was under
-    way, and something else when Airflow began the file anew.
+    way, and something else when Airflow started a new file.
     """
     first = found.split(b"\n", 1)[0]
     at = stored.find(first) if first else -1

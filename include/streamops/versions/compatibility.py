@@ -81,7 +81,7 @@ class Moved(NamedTuple):
 
 
 def elsewhere(source: str, kind: str, before: str, after: str, begin: Mapping[str, int] | None) -> Moved:
-    """A source at another place, which its state goes on with.
+    """A source at another place, which its state continues with.
 
     Args:
         begin: partition -> offset in the new topic; None if it is not known yet.
@@ -89,24 +89,24 @@ def elsewhere(source: str, kind: str, before: str, after: str, begin: Mapping[st
     if kind == "kafka":
         at = ", ".join(f"{part}: {offset}" for part, offset in sorted((begin or {}).items()))
         follows = (
-            f"After the end of {before} it goes on with {after}, from {at} on (partition: offset)."
+            f"After the end of {before} it continues with {after}, from {at} on (partition: offset)."
             if begin
-            else f"It goes on once all of {before} is read, from the offset of {after} that has to be said (start_at)."
+            else f"It continues once all of {before} is read, from the offset of {after} that start_at says."
         )
     elif kind == "csv_tail":
         follows = (
-            "A file that begins with what was read of the one of that name goes on there, another is read from its "
+            "A file that begins with what was read of the one of that name continues there, another is read from its "
             f"beginning; what {before} gets after the switch is not read."
         )
     else:
-        follows = f"It goes on after the sequence number that was read last; what {before} has after that is not read."
+        follows = f"It continues after the sequence number that was read last; what {before} has after it is not read."
     return Moved("kept with caveat", f"Source {source} reads {after} instead of {before}.", follows)
 
 
 def of_another_kind(source: str, before: str, after: str) -> Moved:
     """A source whose old place means nothing to the new one."""
     reason = f"Source {source} is {after} instead of {before}."
-    return Moved("incompatible", reason, "Nothing is stopped. Give the source another name: it then begins anew.")
+    return Moved("incompatible", reason, "Nothing is stopped. Give the source another name: it then starts over.")
 
 
 class _Finding(BaseModel):
@@ -179,7 +179,7 @@ def _in_step(
 ) -> dict[str, Verdict]:
     """Verdicts of stages that read each other: the state of both is kept, or both are filled again.
 
-    What a stage that begins anew hands on is not what the state of its readers was made of; and a reader that is
+    What a stage that starts over hands on is not what the state of its readers was made of; and a reader that is
     filled again needs results that were handed on before, which a stage gives again only when it reads again itself,
     and then to all that read it.
     """
@@ -189,7 +189,7 @@ def _in_step(
         before = dict(found)
         for stage, read in pairs:
             if _is_kept(found[stage]) and not _is_kept(found[read]):
-                found[stage] = _anew(stage, f"Stage {read}, which it reads, begins anew.", new[stage], ledger)
+                found[stage] = _anew(stage, f"Stage {read}, which it reads, starts over.", new[stage], ledger)
             elif found[stage].outcome == "refilled" and _is_kept(found[read]):
                 reason = f"Stage {stage} reads it, and is filled again."
                 anew = {read: _anew(read, reason, new[read], ledger)}

@@ -31,7 +31,7 @@ class ApprovedOperator(HITLOperator, BeginOperator):
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(
-            subject="{{ dag.dag_id }} of {{ params.job }}: go on?",
+            subject="{{ dag.dag_id }} of {{ params.job }}: continue?",
             options=[APPROVE, REJECT],
             response_timeout=WITHIN,
             **kwargs,
@@ -63,7 +63,7 @@ class ApprovedOperator(HITLOperator, BeginOperator):
         if "error" in event:
             self.refuse(context, f"Nobody has answered within {WITHIN.days} days. Nothing was touched.")
         answer = HITLOperator.execute_complete(self, context, event)
-        who = (answer["responded_by_user"] or {}).get("name", "somebody")
+        who = (answer["responded_by_user"] or {}).get("name", "someone")
         if answer["chosen_options"] != [APPROVE]:
             self.refuse(context, f"{who} has rejected it. Nothing was touched.")
         self.log.info("Approved by %s at %s", who, answer["responded_at"])

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from streamops.spark.submission import Submission
 
 # Another try may find these gone; every other refusal stands, and a retry would only repeat it.
-# Who was overtaken goes on once whoever did is done.
+# Who was overtaken continues once whoever did is done.
 MAY_PASS = (UnreachableError, ConflictError, LeaseLostError, OvertakenError)
 WHY = "why_it_failed"  # under which a task whose last try failed tells the teardowns, whatever server is away
 # The trigger says itself that the time is over. Airflow's scheduler does if no triggerer runs; killed, one is replaced
@@ -122,7 +122,7 @@ class OperationOperator(StreamOpsOperator):
         self.engine(context).fail(*self.place(context), reason)
 
     def wait(self, context: Context, step: str) -> None:
-        """Go on when the step is done; until then, defer. Returns only when it is done already."""
+        """Continue when the step is done; until then, defer. Returns only when it is done already."""
         with self.carried_out(context):
             place, engine = self.place(context), self.engine(context)
             operation = engine.find(*place)

@@ -27,7 +27,7 @@ class SetLogLevels(JobRequest):
         Field(
             min_length=1,
             title="Log levels",
-            description="Least level by logger, of Python or of the JVM; until the job is started anew.",
+            description="Least level by logger, of Python or of the JVM; until the job is restarted.",
             examples=[{"source.beta": "DEBUG"}],
         ),
     ]

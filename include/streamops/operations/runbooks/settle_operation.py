@@ -70,7 +70,7 @@ def _of(context: StepContext) -> Operation:
 
 
 def check(context: StepContext) -> Checked:
-    """Refuse what is over, and to go on with what is being undone. Raises RefusedError, NotFoundError."""
+    """Refuse what is over, and to continue with what is being undone. Raises RefusedError, NotFoundError."""
     asked, operation = context.asked(SettleOperation), _of(context)
     if operation.state in OVER:
         raise RefusedError(f"Operation {operation.id} is {operation.state}; there is nothing to {asked.action}.")
