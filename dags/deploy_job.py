@@ -14,15 +14,15 @@ its own checkpoint with `start_job`.
 
 - *This version already runs*: the run succeeds and changes nothing; with other settings it is refused.
 - *Another version runs*: refused; use `upgrade_job`.
-- *State exists*: starting with empty state would count nothing that happened before, and is refused unless
-  *From scratch* is ticked. Choose a snapshot, or `start_job`.
-- *The snapshot is refused*: it is altered, incomplete, another job's, or Kafka has already deleted what comes after
-  it. Nothing was touched; choose another.
+- *State exists*: starting with empty state would not count anything that happened before, and is refused unless
+  *From scratch* is ticked. Choose a snapshot, or use `start_job`.
+- *The snapshot is refused*: it was altered, is incomplete or belongs to another job, or Kafka has already deleted what
+  comes after it. Nothing was touched; choose another.
 - *A stage is refused*: the version cannot continue the snapshot's state of that stage. *Incompatible* needs another
   stage name. State that would be lost (*dropped*, *unknown*, or *starts empty* after a change of its windows) needs
-  your yes: name the stages in *Accept loss of state*.
+  your consent: name the stages in *Accept loss of state*.
 - *Not healthy in time*: the run fails; the log names the stage or the error. Nothing ran before, so nothing is
-  restored. Correct the cause and trigger again.
+  restored. Fix the cause and trigger again.
 """
 
 from streamops.operations.runbooks.deploy_job import DEPLOY_JOB

@@ -1,11 +1,11 @@
 """
 # Pause a job, or resume it
 
-**What it does.** With *pause*, reconciliation leaves the job alone: it is not started again by itself, whatever becomes
-of its driver. With *resume*, it is looked after again.
+**What it does.** With *pause*, reconciliation leaves the job alone: it is not started again by itself, whatever happens
+to its driver. With *resume*, it is looked after again.
 
-**When to use it.** Before you look into a job that fails, or work on its driver by hand. To stop a job, use
-`cancel_job`: pausing stops nothing, and the Spark master still starts a driver again that dies.
+**When to use it.** Before you look into a failing job, or work on its driver by hand. To stop a job, use `cancel_job`:
+pausing stops nothing, and the Spark master still relaunches a driver that dies.
 
 **What it changes.** One mark in the job record. `streamops jobs show JOB` shows it.
 

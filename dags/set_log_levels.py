@@ -1,13 +1,13 @@
 """
 # Set log levels of a running job
 
-**What it does.** Loggers of the job's driver, Python's or the JVM's, say more or less from now on. Nothing is started
-again.
+**What it does.** Loggers of the job's driver, in Python or in the JVM, log more or less from now on. Nothing is
+started again.
 
 **When to use it.** To look into a job that misbehaves now: `org.apache.spark.sql.execution.streaming: DEBUG`, or
-`source.NAME: DEBUG`. To keep levels, set them at an upgrade: these hold until the job is restarted.
+`source.NAME: DEBUG`. To keep levels, set them at an upgrade: these apply until the job is restarted.
 
-**What it changes.** The word that the driver has from operations. `streamops logs JOB` shows what it says.
+**What it changes.** What operations tell the job's driver. `streamops logs JOB` shows what it says.
 
 **What can go wrong, and how to recover.**
 

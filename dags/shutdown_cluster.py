@@ -8,16 +8,16 @@ records which jobs ran, then stops the workers and the master and reports how ea
 `restart_cluster` brings back exactly the jobs that ran.
 
 **What it changes.** All jobs are stopped, and so are the Spark workers and the master. Kafka, the object store and the
-results stay as they are. With a *Snapshot name* every job keeps a snapshot of that name as well.
+results stay as they are. With a *Snapshot name*, a snapshot of every job is also kept under that name.
 
 **What can go wrong, and how to recover.**
 
 - *check fails*: the cluster is stopped already, the master or a node's supervisor does not answer, the snapshot name is
   taken, or the state of a job does not fit the *Shared library*. Nothing was touched.
 - *stop_jobs fails because an operation holds a job*: nothing was touched; trigger again when it is over.
-- *A job does not stop in time*: the jobs that were stopped are started again, and the run is failed. Look at that job
+- *A job does not stop in time*: the jobs that were stopped are restarted, and the run fails. Look at that job
   (`streamops jobs show JOB`), then trigger again.
-- *It fails while servers are stopped*: all state is saved. Trigger `restart_cluster`, or clear the failed task.
+- *It fails while servers are being stopped*: all state is saved. Trigger `restart_cluster`, or clear the failed task.
 """
 
 from streamops.operations.runbooks.shutdown_cluster import SHUTDOWN_CLUSTER

@@ -12,18 +12,18 @@ deployment and its checkpoint stay.
 
 **What can go wrong, and how to recover.**
 
-- *check fails*: the log says what to correct. Nothing was touched. With *Demand a rehearsal*, it may be that the
-  version has to be tried beside the running one first (`rehearse_job`).
-- *check waits*: with *Ask a person* someone has to approve what the check says, on the page *Required Actions*; the
-  log of `check` has it, too. A rejection, or no answer in seven days, fails the run. Nothing was touched.
+- *check fails*: the log says what to correct. Nothing was touched. With *Demand a rehearsal*, the version may first
+  have to be tried beside the running one (`rehearse_job`).
+- *check waits*: with *Ask a person*, someone has to approve the result of the check on the page *Required Actions*; it
+  is also in the log of `check`. A rejection, or no answer within seven days, fails the run. Nothing was touched.
 - *check refuses a stage*: its log has the verdict on each stage. *Incompatible* state is never continued: give the
   stage another name, or keep its computation. State that would be lost (*dropped*, *unknown*, or *starts empty* after a
   change of its windows) has to be accepted: name the stages in *Accept loss of state*. `streamops check JOB VERSION`
   says the same beforehand.
-- *The new version does not become healthy in time*: the old version runs again at the end of this run, and the run is
-  failed. The snapshot is kept. Look into the driver's log of the new version, publish a correction, trigger again
-  under another snapshot name.
-- *It does not pass its probation*: the same. The log says first what that costs: how many events are processed again.
+- *The new version does not become healthy in time*: the old version runs again at the end of this run, and the run
+  fails. The snapshot is kept. Look at the log of the new version's driver, publish a corrected version, and trigger
+  again with another snapshot name.
+- *It does not pass its probation*: the same. The log first states what that costs: how many events are processed again.
 - *You want to stop the upgrade*: mark the **run** as failed. The teardowns bring the old version back.
 """
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _IN_EVERY_RUN = """
 - *Every task is skipped*: another operation holds the job, or the cluster; the log of `check` names it. Trigger again
   when it is over.
-- *Airflow or a worker died*: tasks continue at the recorded step when they are tried again. Clearing any task is safe.
+- *Airflow or a worker died*: tasks continue at the recorded step when they are retried. Clearing any task is safe.
 """
 
 _ENDS = {

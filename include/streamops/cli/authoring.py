@@ -32,7 +32,7 @@ def new(
     directory: Directory,
     job: Annotated[str | None, typer.Option(help="The job's name; default: the directory's.")] = None,
 ) -> None:
-    """Write a small job to begin with: code, definition and sample rows."""
+    """Create a small job to start from: code, definition and sample rows."""
     name, files = template.write_new(directory, job)
     for path in files:
         console.say(f"wrote {path}")
@@ -42,7 +42,7 @@ def new(
 def try_out(directory: Directory, version: Version = None) -> None:
     """Run a job on local Spark with sample rows.
 
-    Rows are in samples/SOURCE.jsonl, one JSON object a line; what each stage makes of them is shown.
+    Rows are in samples/SOURCE.jsonl, one JSON object per line; what each stage makes of them is shown.
     """
     if not directory.is_dir():
         raise NotFoundError(f"{directory} is not a directory; 'streamops new {directory}' makes one with a job in it.")

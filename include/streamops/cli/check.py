@@ -60,7 +60,7 @@ def check(
     ] = None,
     json: console.Json = False,
 ) -> None:
-    """Say what becomes of each stage's state in another version.
+    """Say what happens to each stage's state in another version.
 
     Exit code 1 if an upgrade would be refused. With --against PATH no server is asked.
     """

@@ -39,7 +39,7 @@ More = Annotated[list[str] | None, typer.Option("-f", "--file", metavar="FILE", 
 
 
 def apply(files: Files = None, file: More = None) -> None:
-    """Bring topics, jobs, snapshots and the cluster to what files declare; a second time changes nothing."""
+    """Bring topics, jobs, snapshots and the cluster to what files declare; a second run changes nothing."""
     for beside, item in read(files, file):
         for action in decide(item, present(console.settings(), [item])):
             console.say(shown(action))
@@ -48,7 +48,7 @@ def apply(files: Files = None, file: More = None) -> None:
 
 
 def diff(files: Files = None, file: More = None) -> None:
-    """Show what 'apply' would do; exit code 2 if that is anything. Changes nothing."""
+    """Show what 'apply' would do; exit code 2 if there is anything to do. Changes nothing."""
     changes = 0
     for _, item in read(files, file):
         for action in decide(item, present(console.settings(), [item])):
@@ -59,7 +59,7 @@ def diff(files: Files = None, file: More = None) -> None:
 
 
 def get(files: Files = None, file: More = None, json: console.Json = False) -> None:
-    """Show the state of what files declare. Exit code 1 if any of it is not there."""
+    """Show the state of what files declare. Exit code 1 if any of it is missing."""
     items, settings = [item for _, item in read(files, file)], console.settings()
     store, found = ObjectStore(settings), dict[str, list[dict[str, object]]]()
     each = dict.fromkeys((item.kind, getattr(item, "job", ""), getattr(item, "name", "")) for item in items)
@@ -76,7 +76,7 @@ def get(files: Files = None, file: More = None, json: console.Json = False) -> N
 
 
 def delete(
-    what: Annotated[list[str] | None, typer.Argument(metavar="FILE|JOB", help="Jobs, or files as of 'apply'.")] = None,
+    what: Annotated[list[str] | None, typer.Argument(metavar="FILE|JOB", help="Jobs, or files as for 'apply'.")] = None,
     file: More = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:

@@ -150,9 +150,9 @@ def _draw(found: execution.Graph, node: execution.Node, above: Tree, drawn: set[
         _draw(found, following, branch, drawn)
 
 
-app.command("pause", help="Keep reconciliation away from a job: it is not started again by itself.")(verbs.pause)
-app.command("log-level", help="Let loggers of a running job say more, or less.")(verbs.log_level)
-app.command("resume", help="Let reconciliation look after a job again.")(verbs.resume)
+app.command("pause", help="Exclude a job from reconciliation: it is not started again by itself.")(verbs.pause)
+app.command("log-level", help="Let loggers of a running job log more, or less.")(verbs.log_level)
+app.command("resume", help="Include a job in reconciliation again.")(verbs.resume)
 
 
 def stages(status: DriverStatus, advice: Advice) -> None:

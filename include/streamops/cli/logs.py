@@ -25,13 +25,13 @@ POLL_S = 1.0
 
 def logs(
     job: Annotated[str, typer.Argument(metavar="JOB", help="The job.")],
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue with what comes; ends with ctrl-c.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep printing new lines; stop with ctrl-c.")] = False,
     level: Annotated[
-        str, typer.Option(metavar="LEVEL", help="TRACE, DEBUG, INFO, WARNING or ERROR, at least.")
+        str, typer.Option(metavar="LEVEL", help="At least this level: TRACE, DEBUG, INFO, WARNING or ERROR.")
     ] = "TRACE",
     logger: Annotated[str, typer.Option(metavar="NAME", help="Only this logger, and those below it.")] = "",
-    since: Annotated[str | None, typer.Option(metavar="WHEN", help="Not older: 10m, 2h, or a time.")] = None,
-    executors: Annotated[bool, typer.Option(help="Those of executors on nodes that answer, too.")] = True,
+    since: Annotated[str | None, typer.Option(metavar="WHEN", help="Not older than this: 10m, 2h, or a time.")] = None,
+    executors: Annotated[bool, typer.Option(help="Also show logs of executors on nodes that answer.")] = True,
     json: console.Json = False,
 ) -> None:
     """Show what a job has logged: all its launches, on whatever node they ran."""

@@ -43,7 +43,7 @@ def list_(job: console.OnlyJob = None, json: console.Json = False) -> None:
 @app.command("show")
 def show(
     operation_id: Id,
-    log: Annotated[bool, typer.Option("--log", help="Its log, where a command carried it out.")] = False,
+    log: Annotated[bool, typer.Option("--log", help="Show its log, if a command carried it out.")] = False,
     json: console.Json = False,
 ) -> None:
     """Show an operation: owner, step, and what happened."""
@@ -77,7 +77,7 @@ def show(
 def resume(
     operation_id: Id, dry_run: verbs.DRY_RUN = False, without_airflow: verbs.HERE = False, json: console.Json = False
 ) -> None:
-    """Finish an operation from its recorded step. Refused while its owner lives."""
+    """Finish an operation from its recorded step. Refused while its owner is alive."""
     settle(operation_id, "resume", json=json, dry_run=dry_run, without_airflow=without_airflow)
 
 
@@ -85,14 +85,14 @@ def resume(
 def abort(
     operation_id: Id,
     leave_as_is: Annotated[
-        bool, typer.Option("--leave-as-is", help="Close it and touch nothing: for one that cannot be taken back.")
+        bool, typer.Option("--leave-as-is", help="Close it and touch nothing: for one that cannot be undone.")
     ] = False,
     reason: Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why, for the record.")] = None,
     dry_run: verbs.DRY_RUN = False,
     without_airflow: verbs.HERE = False,
     json: console.Json = False,
 ) -> None:
-    """Take an operation back and free its job. Refused while its owner lives."""
+    """Undo an operation and free its job. Refused while its owner is alive."""
     how = "leave" if leave_as_is else "abort"
     settle(operation_id, how, json=json, dry_run=dry_run, without_airflow=without_airflow, reason=reason)
 

@@ -34,10 +34,10 @@ def recount(
     ] = None,
     json: console.Json = False,
 ) -> None:
-    """Recompute the results from the topic and compare.
+    """Recompute the results from the topic and compare them.
 
-    Exit code 1 if a point is missing, wrong or unexpected, if a stage could not be recounted, or if nothing of one was
-    compared.
+    Exit code 1 if a point is missing, wrong or unexpected, if a stage could not be recounted, or if nothing in a stage
+    was compared.
     """
     settings = console.settings()
     store = ObjectStore(settings)

@@ -23,7 +23,7 @@ File = Annotated[Path, typer.Argument(metavar="FILE", help="JSON lines, one poin
 
 @app.command("list")
 def list_(job: Job, json: console.Json = False) -> None:
-    """List what is put aside, oldest first, with the reason."""
+    """List what was set aside, oldest first, with the reason."""
     columns: dict[str, console.Cell[tuple[RefusedPoints, RefusedPoint]]] = {
         "ID": lambda item: item[1].id,
         "STAGE": lambda item: item[0].stage,
@@ -42,7 +42,7 @@ def list_(job: Job, json: console.Json = False) -> None:
 
 @app.command("export")
 def export(job: Job, file: File) -> None:
-    """Write all points to a file, to be corrected: 'id' stays, everything else may change."""
+    """Write all points to a file for correction: 'id' stays, everything else may change."""
     points = [item for _, item in quarantine.read(console.store(), job)]
     file.write_text("".join(f"{item.model_dump_json()}\n" for item in points), encoding="utf-8")
     console.say(f"{len(points):,} points are in {file}. Correct them, then 'streamops quarantine write {job} {file}'.")
@@ -50,7 +50,7 @@ def export(job: Job, file: File) -> None:
 
 @app.command("write")
 def write(job: Job, file: File, without_airflow: verbs.HERE = False, json: console.Json = False) -> None:
-    """Write corrected points to InfluxDB, and take those out of the quarantine whose id the file names."""
+    """Write corrected points to InfluxDB, and remove from the quarantine those whose ids the file names."""
     body = file.read_bytes()
     corrected(body)  # refused before it is uploaded
     sha256 = hashlib.sha256(body).hexdigest()

@@ -114,7 +114,7 @@ def pin(
     without_airflow: verbs.HERE = False,
     json: console.Json = False,
 ) -> None:
-    """Keep a snapshot whatever the rule says."""
+    """Keep a snapshot, whatever the retention rule says."""
     how = {"dry_run": dry_run, "without_airflow": without_airflow, "json": json}
     _manage("pin", snapshot, lambda done, what: f"{what} is pinned: {reason}.", reason=reason, **how)
 
@@ -123,7 +123,7 @@ def pin(
 def unpin(
     snapshot: Address, dry_run: verbs.DRY_RUN = False, without_airflow: verbs.HERE = False, json: console.Json = False
 ) -> None:
-    """Leave a snapshot to the rule again."""
+    """Let the retention rule decide on a snapshot again."""
 
     def told(done: Operation, what: str) -> str:
         return f"{what} is {'not' if done.reported('check', Checked).unchanged else 'no longer'} pinned."
@@ -185,10 +185,10 @@ def removed(job: Job, json: console.Json = False) -> None:
 def prune(
     job: Job,
     apply: Annotated[bool, typer.Option("--apply", help="Do it; otherwise only say what would be done.")] = False,
-    last: Annotated[int | None, typer.Option(min=1, help="Keep so many; instead of the definition's rule.")] = None,
-    hourly: Annotated[int, typer.Option(min=0, help="Keep the newest of so many hours.")] = 0,
-    daily: Annotated[int, typer.Option(min=0, help="Keep the newest of so many days.")] = 0,
-    weekly: Annotated[int, typer.Option(min=0, help="Keep the newest of so many weeks.")] = 0,
+    last: Annotated[int | None, typer.Option(min=1, help="Keep this many; replaces the definition's rule.")] = None,
+    hourly: Annotated[int, typer.Option(min=0, help="Keep the newest of each hour, for this many hours.")] = 0,
+    daily: Annotated[int, typer.Option(min=0, help="Keep the newest of each day, for this many days.")] = 0,
+    weekly: Annotated[int, typer.Option(min=0, help="Keep the newest of each week, for this many weeks.")] = 0,
     without_airflow: verbs.HERE = False,
     json: console.Json = False,
 ) -> None:
@@ -229,10 +229,10 @@ def prune(
 
 @app.command("verify")
 def verify(
-    what: Annotated[str, typer.Argument(metavar="JOB[/NAME]", help="A snapshot, or all of a job.")],
+    what: Annotated[str, typer.Argument(metavar="JOB[/NAME]", help="A snapshot, or all snapshots of a job.")],
     state: Annotated[bool, typer.Option("--state", help="Also let local Spark read the state itself.")] = False,
     restore: Annotated[
-        bool, typer.Option("--restore", help="Also restore it into a scratch job, let that continue, and recount it.")
+        bool, typer.Option("--restore", help="Also restore it into a scratch job, let that run, and recount it.")
     ] = False,
     without_airflow: verbs.HERE = False,
     json: console.Json = False,
@@ -330,7 +330,7 @@ def import_(
     without_airflow: verbs.HERE = False,
     json: console.Json = False,
 ) -> None:
-    """Bring a snapshot from a file into this installation. Run it again if it died: it continues."""
+    """Import a snapshot from a file into this installation. Run it again if it was interrupted: it continues."""
     with _Bar(str(file)) as bar:
         staged = portable.stage(console.store(), file, bar.show)
 

@@ -32,7 +32,7 @@ def down() -> None:
 
 @app.command()
 def status(json: console.Json = False) -> None:
-    """Show what runs. Exit code 1 unless everything but spare workers does."""
+    """Show what is running. Exit code 1 unless everything but spare workers is."""
     from stack import lifecycle
     from stack.programs import SPARE_WORKERS
 

@@ -29,12 +29,12 @@ def state(
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="Only rows with this key column, like symbol=ACME; repeatable."),
     ] = None,
-    limit: Annotated[int, typer.Option(min=0, help="At most so many rows.")] = 20,
+    limit: Annotated[int, typer.Option(min=0, help="Show at most this many rows.")] = 20,
     operator: Annotated[int, typer.Option(min=0, help="Which stateful operator, if the stage has several.")] = 0,
     store: Annotated[str, typer.Option(metavar="NAME", help="Which of the operator's state stores.")] = "default",
     variable: Annotated[str | None, typer.Option(metavar="NAME", help="Which variable of transformWithState.")] = None,
     against: Annotated[
-        str | None, typer.Option(metavar="JOB[/SNAPSHOT]", help="Show the keys that are not the same there.")
+        str | None, typer.Option(metavar="JOB[/SNAPSHOT]", help="Show the keys that differ there.")
     ] = None,
     json: console.Json = False,
 ) -> None:

@@ -37,9 +37,9 @@ def demo(
     traffic_before: Annotated[float, typer.Option(min=5, help="Seconds of traffic with v1.")] = 60.0,
     traffic_after: Annotated[float, typer.Option(min=5, help="Seconds of traffic with v2, and with v3.")] = 90.0,
 ) -> None:
-    """Tell a story under load, and prove that nothing was lost.
+    """Run a story under load, and prove that nothing was lost.
 
-    Can be run again on the same stack: state is continued, and the story starts over.
+    It can be run again on the same stack: state is continued, and the story starts over.
     """
     if told is Told.FLEET:
         _fleet()

@@ -26,7 +26,7 @@ AS = Annotated[
     typer.Option("--as", metavar="NAME", help="Run JOB's version under this name: another job of the same code."),
 ]
 HERE = Annotated[
-    bool, typer.Option("--without-airflow", help="Do it in this process, for when Airflow itself is down.")
+    bool, typer.Option("--without-airflow", help="Run it in this process, for when Airflow itself is down.")
 ]
 
 

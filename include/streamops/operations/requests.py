@@ -30,7 +30,7 @@ NewSnapshot = Annotated[
     SnapshotName | None,
     Field(
         title="Snapshot name",
-        description="A new name, never used before for this job; left empty, one is made from the operation's id.",
+        description="A new name, never used before for this job; if left empty, one is made from the operation's id.",
     ),
 ]
 AcceptLoss = Annotated[
@@ -42,16 +42,16 @@ AcceptLoss = Annotated[
 ]
 Params = Annotated[
     dict[str, Param],
-    Field(title="Params", description="Values over those of the definition.", examples=[{"window": "5 minutes"}]),
+    Field(title="Params", description="Values that override the definition's.", examples=[{"window": "5 minutes"}]),
 ]
 Topics = Annotated[
     dict[SourceName, str],
-    Field(title="Topics", description="Other topics for sources.", examples=[{"trades": "trades-test"}]),
+    Field(title="Topics", description="Other topics for sources to read.", examples=[{"trades": "trades-test"}]),
 ]
 Addresses = Annotated[
     dict[SourceName, Place],
     Field(
-        title="Addresses", description="Other places for sources that are not topics.", examples=[{"alpha": "/data"}]
+        title="Addresses", description="Other addresses for sources that are not topics.", examples=[{"alpha": "/data"}]
     ),
 ]
 StartAt = Annotated[
@@ -65,29 +65,29 @@ StartAt = Annotated[
 ]
 Library = Annotated[
     LibraryReference | None,
-    Field(title="Shared library", description="LIBRARY/VERSION; left empty, the version that the job has now."),
+    Field(title="Shared library", description="LIBRARY/VERSION; if left empty, the version that the job has now."),
 ]
 OtherCores = Annotated[
     Cores | None,
-    Field(title="Cores", description="The most that its executors take together; left empty, as the job has now."),
+    Field(title="Cores", description="The most that its executors use together; if left empty, as the job has now."),
 ]
 ExecutorMemory = Annotated[
     Memory | None,
-    Field(title="Executor memory", description="Of each executor, like 800m or 2g; left empty, as the job has now."),
+    Field(title="Executor memory", description="Of each executor, like 800m or 2g; if left empty, as the job has now."),
 ]
 DriverMemory = Annotated[
     Memory | None,
-    Field(title="Driver memory", description="Of its driver, like 800m or 2g; left empty, as the job has now."),
+    Field(title="Driver memory", description="Of its driver, like 800m or 2g; if left empty, as the job has now."),
 ]
 Logging = Annotated[
     dict[LoggerName, LogLevel],
-    Field(title="Log levels", description="Least level by logger.", examples=[{"source.beta": "DEBUG"}]),
+    Field(title="Log levels", description="Minimum level by logger.", examples=[{"source.beta": "DEBUG"}]),
 ]
 Standby = Annotated[
     bool,
     Field(
         title="Warm standby",
-        description="Start the new driver before the present one stops, for the shortest gap; needs free cores on "
+        description="Start the new driver before the current one stops, for the shortest gap; needs free cores on "
         "the cluster, and falls back to a cold start without them.",
     ),
 ]
@@ -102,7 +102,7 @@ HealthyTimeout = Annotated[
 ]
 IfExists = Annotated[
     bool,
-    Field(title="If it exists", description="Where no such job was deployed, succeed without doing anything."),
+    Field(title="If it exists", description="If no such job was deployed, succeed without doing anything."),
 ]
 StopTimeout = Annotated[
     int,
@@ -114,7 +114,7 @@ MembersTimeout = Annotated[
 ]
 Recount = Annotated[
     bool,
-    Field(title="Recount", description="Afterwards recompute the results from the topic and compare."),
+    Field(title="Recount", description="Afterwards, recompute the results from the topic and compare them."),
 ]
 CatchUp = Annotated[
     int,
@@ -122,12 +122,12 @@ CatchUp = Annotated[
         ge=0,
         le=3600,
         title="Wait for catching up (s)",
-        description="How long the recount waits for what is processed again.",
+        description="How long the recount waits for the reprocessing.",
     ),
 ]
 NodeNames = Annotated[
     tuple[NodeName, ...],
-    Field(title="Nodes", description="Which join or leave; left empty, those with the fewest drivers leave."),
+    Field(title="Nodes", description="Those that join or leave; if left empty, those with the fewest drivers leave."),
 ]
 
 
@@ -177,14 +177,14 @@ class NewVersion(JobRequest, Starts):
     accept_loss: AcceptLoss = ()  # each accepted explicitly
     code_of: Annotated[
         JobName | None,
-        Field(title="Code of", description="Another job, whose published version it is: its code under this name."),
+        Field(title="Code of", description="Another job whose published version it is: its code runs under this name."),
     ] = None
     measurement_prefix: Annotated[
         str | None,
         Field(
             pattern=r"^[A-Za-z][A-Za-z0-9_]{0,31}$",
             title="Measurement prefix",
-            description="With the code of another job: what the names of its measurements begin with here.",
+            description="With the code of another job: the prefix of its measurement names here.",
         ),
     ] = None
 

@@ -30,9 +30,9 @@ class DriverSubmitHook(SparkSubmitHook):
         conn_id: the connection of type ``spark`` that names the installation's master; its extras ``deploy-mode`` and
             ``spark-binary`` count.
         application_args: left out, or what the submission says: which launch the driver is, and of what code.
-        conf: Spark settings over those of the definition, of the same list.
+        conf: Spark settings that override those of the definition, of the same list.
         total_executor_cores, executor_cores, executor_memory, driver_memory: in place of the definition's. A core is
-            one of a machine, whatever number of slots it has.
+            a machine's core, however many slots it has.
         deploy_mode: ``cluster``, if any.
         spark_binary: the name of Spark's script.
 

@@ -28,10 +28,10 @@ from streamops_airflow.hooks.streamops import StreamOpsHook
 class SnapshotHook(StreamOpsHook):
     """Snapshots of one installation.
 
-    What changes anything is an operation, as of the runbooks ``snapshot_job`` (``save``), ``deploy_job`` (``restore``)
-    and ``manage_snapshot``: the same steps, lock and receipt, owned by the DAG run of the calling task. They keep the
-    worker until they are done; the operators of the runbooks do not. A task that is tried again or cleared continues
-    what it began, and does nothing twice.
+    Whatever changes something is an operation like those of ``snapshot_job`` (``save``), ``deploy_job`` (``restore``)
+    and ``manage_snapshot``: the same steps, lock and receipt, owned by the DAG run of the calling task. They hold the
+    worker until they are done; the operators of the runbooks do not. A retried or cleared task continues what it began,
+    and does nothing twice.
 
     Raises (every method): StreamOpsError, whose message is one sentence; NotFoundError when there is no such snapshot.
     """
@@ -40,7 +40,7 @@ class SnapshotHook(StreamOpsHook):
         """Take a snapshot, of a running job while it runs. A task with the outlet ``assets.TAKEN`` announces it.
 
         Args:
-            snapshot: a new name; without one, it follows from the task.
+            snapshot: a new name; if left out, it is derived from the task.
             cancel: stop the job at a batch boundary first; it stays stopped.
             more: other fields of the form of ``snapshot_job``.
 
@@ -62,7 +62,7 @@ class SnapshotHook(StreamOpsHook):
 
         Args:
             to: another job to start from it, a fork; its version is published already.
-            version: the version to start; that of the snapshot if left out.
+            version: the version to start; if left out, that of the snapshot.
             more: other fields of the form of ``deploy_job``.
 
         Raises:
@@ -80,7 +80,7 @@ class SnapshotHook(StreamOpsHook):
         return snapshots.list(self.store, job)
 
     def show(self, job: str, snapshot: str) -> Manifest:
-        """What a snapshot holds, after its signature was found good. Raises SnapshotRefusedError."""
+        """What a snapshot holds, once its signature has been verified. Raises SnapshotRefusedError."""
         return snapshots.load(self.store, job, snapshot)
 
     def verify(self, job: str, snapshot: str, *, state: bool = False) -> Check:
@@ -93,7 +93,7 @@ class SnapshotHook(StreamOpsHook):
         return verification.verify_state(self.store, job, snapshot, self.log.info) if state else found
 
     def verify_due(self, job: str, fresh: timedelta, *, state: bool = False) -> builtins.list[str]:
-        """Verify the snapshots that were not read within ``fresh``; what is wrong, one sentence each.
+        """Verify the snapshots that were not read within ``fresh``; returns what is wrong, one sentence each.
 
         Args:
             state: let local Spark read the state as well, which takes a minute or more for each.
@@ -122,7 +122,7 @@ class SnapshotHook(StreamOpsHook):
         self._run("manage_snapshot", job=job, action="remove", snapshot=snapshot, reason=reason)
 
     def undelete(self, job: str, snapshot: str) -> Manifest:
-        """Bring a removed one back. Raises NotFoundError: it was not removed, or more than 14 days ago."""
+        """Bring a removed one back. Raises NotFoundError: it was not removed, or was removed more than 14 days ago."""
         self._run("manage_snapshot", job=job, action="undelete", snapshot=snapshot)
         return self.show(job, snapshot)
 
@@ -136,7 +136,7 @@ class SnapshotHook(StreamOpsHook):
         return not done.reported("check", Checked).unchanged
 
     def export(self, job: str, snapshot: str, file: Path) -> Manifest:
-        """Pack it with its published version into one file, which appears when it is whole."""
+        """Pack it with its published version into one file, which appears once it is complete."""
         return portable.export(self.store, job, snapshot, file)
 
     def import_(self, file: Path, *, trust: bool = False) -> Manifest:

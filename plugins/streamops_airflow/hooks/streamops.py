@@ -201,7 +201,7 @@ class StreamOpsHook(BaseHook):
         Args:
             say: receives one line for each thing done; together they are the audit.
             finished: whether the DAG run of an owner has finished; None when Airflow does not know it.
-            submit: puts a driver on the cluster and returns Spark's id of it; left out by what submits none.
+            submit: puts a driver on the cluster and returns Spark's id of it; left out where none is submitted.
             at_point: called before and after each side effect.
             forgotten: whether Airflow says that it knows no such run.
         """
@@ -219,13 +219,13 @@ class StreamOpsHook(BaseHook):
         return self.engine(say, runs.finished(context), submit, runs.fence(context), runs.forgotten(context))
 
     def preview(self, runbook: str, **asked: Any) -> list[str]:
-        """What a runbook would say to a request before it touches anything, such as the verdict on each stage's state.
+        """What a runbook would say about a request before touching anything, such as the verdict on each stage's state.
 
         Args:
             asked: the fields of the runbook's form.
 
         Returns:
-            One line for each thing, for a log or for a person who is to decide.
+            One line for each thing, for a log or for a person who has to decide.
 
         Raises:
             StreamOpsError: it would refuse the request; the message says why.

@@ -22,9 +22,9 @@ _PATIENCE_S, _PAUSE_S = 1800.0, 10.0  # for a server that is away right after an
 
 
 class ApprovedOperator(HITLOperator, BeginOperator):
-    """Asks with what the check says; a worker is not held, and neither is the job.
+    """Asks a person to approve the result of the check, without holding a worker or the job meanwhile.
 
-    An operation that has begun is not asked about again: this task was cleared, or is tried again.
+    If this task is cleared or retried, an operation that has already begun is not asked about again.
     """
 
     template_fields = (*BeginOperator.template_fields, *HITLOperator.template_fields)

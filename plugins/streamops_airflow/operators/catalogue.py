@@ -130,7 +130,7 @@ class RetentionOperator(OneJobOperator):
 
 
 class VerifyOperator(OneJobOperator):
-    """Reads back a job's snapshots that were not read for some days and, if asked, lets Spark read their state."""
+    """Reads back a job's snapshots that have not been read for some days and, if asked, lets Spark read their state."""
 
     def execute(self, context: Context) -> None:
         """Read them. Raises AirflowFailException: some are damaged, which is noted in the catalogue."""
@@ -168,7 +168,7 @@ class RestoreTestOperator(OneJobOperator, BringsBackOperator):
 
 
 class ClearScratchOperator(BringsBackOperator):
-    """Removes what the restore tests of this run left that were killed; usually there is nothing."""
+    """Removes what killed restore tests of this run left behind; usually there is nothing."""
 
     def execute(self, context: Context) -> list[str]:
         """Remove it. XCom: the jobs of which something was left. What fails does not stop the others."""

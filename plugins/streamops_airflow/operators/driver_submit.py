@@ -41,13 +41,13 @@ REFUSED = {
 class SubmitOperator(OperationOperator, SparkSubmitOperator):
     """A SparkSubmitOperator whose application is a driver of an operation.
 
-    What is submitted follows from the operation, and what is given here stands over it, or is refused. The log has the
-    whole command.
+    What is submitted follows from the operation; what is given here overrides it, or is refused. The log has the full
+    command.
 
     Args:
         conn_id: the connection of type ``spark``; left out, that of the installation.
         application, application_args, conf, total_executor_cores, executor_cores, executor_memory, driver_memory,
-            deploy_mode, spark_binary: as ``DriverSubmitHook`` has them, for this driver alone: ``reconcile`` brings a
+            deploy_mode, spark_binary: as ``DriverSubmitHook`` has them, for this driver only: ``reconcile`` brings a
             job back as its definition says.
 
     Raises:
@@ -107,9 +107,9 @@ class SubmitOperator(OperationOperator, SparkSubmitOperator):
 
 
 class DriverSubmitOperator(SubmitOperator):
-    """Puts the operation's driver on the cluster, supervised by the master, and waits for it without a worker.
+    """Puts the operation's driver on the cluster, supervised by the master, and waits for it without holding a worker.
 
-    Another try adopts what the first one started: by launch id, through lease and status; Spark's driver id is a hint,
+    A retry adopts what the first try started: by launch id, through lease and status; Spark's driver id is a hint,
     because a relaunched driver gets a new one.
 
     Args:

@@ -45,7 +45,7 @@ class ReconcileOperator(OperationOperator):
 
 class HealOperator(SubmitOperator):
     """Does one thing that ``ReconcileOperator`` found: brings a job back, starts its second driver, or settles what was
-    left half done. It waits for a job that comes back without a worker.
+    left half done. It waits for a job to come back without holding a worker.
 
     Args:
         scope, do, why, after: as ``Healing`` has them.

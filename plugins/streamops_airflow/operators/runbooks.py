@@ -30,22 +30,21 @@ _LOOK_S = 5  # between two looks of the triggerer at a run of some minutes
 
 
 class RunbookOperator(StreamOpsOperator, TriggerDagRunOperator):
-    """Asks for a runbook as a person does in its form, and waits for its end without a worker.
+    """Triggers a runbook as a person does from its form, and waits for it to end without holding a worker.
 
-    The run that it triggers is the audit, with a log for each step; this task links to it and ends with its reason.
-    A task that is tried again or cleared adopts the run that it triggered before, unless that one failed or found
-    the job held.
+    The triggered run is the audit trail, with a log for each step; this task links to it and ends with its reason.
+    A retried or cleared task adopts the run that it triggered before, unless that one failed or found the job held.
 
     Args:
         streamops_conn_id: the installation (templated).
-        more: the fields of the runbook's form, all templated. Its *Params* are ``job_params``, because ``params`` are
-            a DAG's own; text where the form has a number or a tick is read as such.
+        more: the fields of the runbook's form, all templated. Its *Params* are ``job_params``, because a DAG has
+            its own ``params``; text where the form has a number or a tick box is converted.
 
     XCom: ``operation``, ``dag_run``, and what the steps reported, such as ``snapshot``, ``version``, ``deployment``.
 
     Raises:
-        AirflowFailException: the request was refused or the operation failed; with its one sentence.
-        AirflowException: another operation holds the job; nothing was done, and another try may succeed.
+        AirflowFailException: the request was refused or the operation failed; the message is its one sentence.
+        AirflowException: another operation holds the job; nothing was done, and a retry may succeed.
     """
 
     runbook: ClassVar[Runbook]

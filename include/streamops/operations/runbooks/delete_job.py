@@ -28,7 +28,8 @@ class DeleteJob(JobRequest, Stops):
         tuple[TopicName, ...],
         Field(
             title="Topics",
-            description="Topics that it reads and that go with it, events and all; those that are not named stay.",
+            description="Topics that it reads and that are deleted with it, events and all; those that are not named "
+            "stay.",
         ),
     ] = ()
 

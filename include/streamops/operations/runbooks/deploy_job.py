@@ -27,7 +27,7 @@ class DeployJob(NewVersion):
     runbook: Literal["deploy_job"] = "deploy_job"
     library: Annotated[
         Library,
-        Field(description="LIBRARY/VERSION; left empty, that of the job or of the snapshot, else the newest."),
+        Field(description="LIBRARY/VERSION; if left empty, that of the job or of the snapshot, else the newest."),
     ] = None
     from_snapshot: Annotated[
         SnapshotReference | None,
@@ -40,12 +40,10 @@ class DeployJob(NewVersion):
         bool,
         Field(
             title="From scratch",
-            description="Start with empty state although a snapshot or a checkpoint of this job exists.",
+            description="Start with empty state even though a snapshot or a checkpoint of this job exists.",
         ),
     ] = False
-    fork: Annotated[
-        bool, Field(title="Fork", description="The snapshot belongs to another job, and that is meant.")
-    ] = False
+    fork: Annotated[bool, Field(title="Fork", description="Confirm that the snapshot belongs to another job.")] = False
 
     create_topics: Annotated[
         int | None,
@@ -53,8 +51,8 @@ class DeployJob(NewVersion):
             ge=1,
             le=1000,
             title="Create topics",
-            description="Make topics that its sources read and that are not there, with so many partitions; left "
-            "empty, a missing topic is refused.",
+            description="Create missing topics that its sources read, with this many partitions; if left empty, "
+            "a missing topic is refused.",
         ),
     ] = None
     topic_retention_h: Annotated[
@@ -62,7 +60,7 @@ class DeployJob(NewVersion):
         Field(
             ge=1,
             title="Topic retention (h)",
-            description="For how long topics that are made keep an event; left empty, as the broker says. A recount "
+            description="How long created topics keep an event; if left empty, as the broker is configured. A recount "
             "compares what is kept.",
         ),
     ] = None
@@ -199,7 +197,7 @@ DEPLOY_JOB = Runbook(
         Step(
             "reserve",
             "prepare",
-            "Record the deployment, bring its state in place, name the launch that may write",
+            "Record the deployment, put its state in place, and name the launch that may write",
             reserve,
         ),
         steps.SUBMIT,

@@ -1,4 +1,4 @@
-"""Write points that a sink had refused, once they are corrected, or forget them."""
+"""Write points that a sink refused, once they are corrected, or forget them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keep reconciliation away from a job, or let it look after the job again."""
+"""Exclude a job from reconciliation, or include it again."""
 
 from __future__ import annotations
 

@@ -46,15 +46,15 @@ class RehearseJob(NewVersion):
     """What may be asked for."""
 
     runbook: Literal["rehearse_job"] = "rehearse_job"
-    version: Annotated[AnyVersion, Field(description="The published version that is tried.")]
+    version: Annotated[AnyVersion, Field(description="The published version to rehearse.")]
     observe_s: Annotated[
         int,
         Field(
             ge=1,
             le=3600,
             title="Observe (s)",
-            description="How long both versions are watched once the new one has read all there is. Kafka keeps the "
-            "results of both meanwhile.",
+            description="How long both versions are watched once the new one has read everything there is. Kafka "
+            "keeps the results of both meanwhile.",
         ),
     ] = 300
     demand_equal: Annotated[
@@ -66,7 +66,7 @@ class RehearseJob(NewVersion):
         Field(title="May differ", description="With Demand equal results: stages whose results may differ."),
     ] = ()
     healthy_timeout_s: Annotated[
-        HealthyTimeout, Field(description="The rehearsal fails if the new driver does not stand by then.")
+        HealthyTimeout, Field(description="The rehearsal fails if the new driver is not in standby by then.")
     ] = 180
 
     @model_validator(mode="after")
@@ -367,7 +367,7 @@ REHEARSE_JOB = Runbook(
         Step(
             "reserve",
             "prepare",
-            "Number the new deployment, name the launch that stands by, and measure what runs alone",
+            "Number the new deployment, name the launch that stands by, and measure the running version alone",
             reserve,
         ),
         replacing.SHADOW,

@@ -43,19 +43,19 @@ class RestartCluster(ClusterRequest, Starts):
         bool,
         Field(
             title="Without missing members",
-            description="Continue with the members that came in time; those that are missing are named.",
+            description="Continue with the members that joined in time; the log names those that are missing.",
         ),
     ] = False
     library: Annotated[
         LibraryReference | None,
         Field(
             title="Shared library",
-            description="LIBRARY/VERSION to bring the jobs back on; left empty, as the shutdown was told.",
+            description="LIBRARY/VERSION to bring the jobs back on; if left empty, the one given to the shutdown.",
         ),
     ] = None
     members_timeout_s: Annotated[MembersTimeout, Field(description="How long the workers may take to join.")] = 300
     healthy_timeout_s: Annotated[
-        HealthyTimeout, Field(description="How long the jobs may take to work, and then to catch up.")
+        HealthyTimeout, Field(description="How long the jobs may take to become healthy, and then to catch up.")
     ] = 300
 
 

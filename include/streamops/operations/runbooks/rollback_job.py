@@ -24,7 +24,7 @@ class RollbackJob(GoingBack):
         SnapshotName | None,
         Field(
             title="Snapshot",
-            description="A snapshot of an earlier version to go back to; left empty, the one taken when it was "
+            description="A snapshot of an earlier version to go back to; if left empty, the one taken when it was "
             "replaced.",
         ),
     ] = None

@@ -39,17 +39,17 @@ class ScaleCluster(ClusterRequest, Starts, Stops):
             ge=1,
             le=1000,
             title="Size",
-            description="The number of members to reach; or leave it empty and say a change.",
+            description="The number of members to reach; or leave it empty and give a change.",
         ),
     ] = None
     change: Annotated[
         int | None,
-        Field(ge=-1000, le=1000, title="Change", description="How many members more (2), or fewer (-1)."),
+        Field(ge=-1000, le=1000, title="Change", description="How many more members (2), or fewer (-1)."),
     ] = None
     nodes: NodeNames = ()
     members_timeout_s: MembersTimeout = 300
     healthy_timeout_s: Annotated[
-        HealthyTimeout, Field(description="How long a job that was handed over may take to work again.")
+        HealthyTimeout, Field(description="How long a job that was handed over may take to become healthy again.")
     ] = 180
 
     @model_validator(mode="after")
@@ -185,7 +185,7 @@ def _hosted(context: StepContext) -> list[str]:
 
 
 def decommission(context: StepContext) -> Nodes:
-    """Let the leaving workers take nothing new."""
+    """Let the leaving workers take no new work."""
     port, told = context.ports.nodes(), []
     for name in checked(context).stop:
         node, master = port.inventory.node(name), port.master()
@@ -288,7 +288,7 @@ SCALE_CLUSTER = Runbook(
             awaited="New members",
         ),
         Step("claim", "hand_over", "Take the operation lock of every job whose driver is on a leaving node", claim),
-        Step("decommission", "hand_over", "Let the leaving workers take nothing new", decommission),
+        Step("decommission", "hand_over", "Let the leaving workers take no new work", decommission),
         Step(
             "stop_jobs",
             "hand_over",

@@ -1,4 +1,4 @@
-"""Change when snapshots of a job are taken by themselves, and which are kept, while it runs."""
+"""Change when snapshots of a job are taken automatically, and which are kept, while it runs."""
 
 from __future__ import annotations
 
@@ -31,18 +31,19 @@ class ScheduleJob(JobRequest):
     cron: Annotated[str | None, Field(title="Cron", description="Instead: five fields, UTC, such as 30 2 * * 1-5.")] = (
         None
     )
-    never: Annotated[bool, Field(title="Never", description="Take none by itself any more.")] = False
+    never: Annotated[bool, Field(title="Never", description="Take no more automatic snapshots.")] = False
     keep: Annotated[
         dict[str, int],
         Field(
             title="Keep",
-            description="How many are kept: last, and the newest of each of so many hourly, daily and weekly.",
+            description="How many to keep, as last, hourly, daily and weekly: the last ones, and the newest of so many "
+            "hours, days and weeks.",
             examples=[{"last": 3}],
         ),
     ] = Field(default_factory=dict)
     as_defined: Annotated[
         bool,
-        Field(title="As defined", description="Schedule and rule of the definition again; each version has its own."),
+        Field(title="As defined", description="Use the definition's schedule and rule; each version has its own."),
     ] = False
 
     @model_validator(mode="after")
@@ -106,7 +107,7 @@ def described(plan: Snapshots | None) -> str:
 
 SCHEDULE_JOB = steps.at_once(
     ScheduleJob,
-    Step("check", "check", "Check the schedule and the rule for keeping", check),
+    Step("check", "check", "Check the schedule and the retention rule", check),
     Step("note", "check", "Write them into the job record", note),
     begun="it may be done: 'streamops snapshots schedule' says so",
 )

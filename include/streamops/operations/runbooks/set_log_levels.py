@@ -1,4 +1,4 @@
-"""Let loggers of a running job say more, or less, without starting anything again."""
+"""Let loggers of a running job log more, or less, without restarting anything."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class SetLogLevels(JobRequest):
         Field(
             min_length=1,
             title="Log levels",
-            description="Least level by logger, of Python or of the JVM; until the job is restarted.",
+            description="Minimum level by logger, in Python or in the JVM; until the job is restarted.",
             examples=[{"source.beta": "DEBUG"}],
         ),
     ]

@@ -1,4 +1,4 @@
-"""Finish, take back, or leave as it is an operation that nobody works on any more.
+"""Finish or undo an abandoned operation, or leave it as it is.
 
 Its lock is taken from the run that is gone, and what that run left open is settled under it, as a person decides.
 """
@@ -48,8 +48,8 @@ class SettleOperation(Request):
         How,
         Field(
             title="Action",
-            description="resume: finish it from its recorded step. abort: take it back. leave: close it and touch "
-            "nothing, for one that can be neither finished nor taken back.",
+            description="resume: finish it from its recorded step. abort: undo it. leave: close it and touch "
+            "nothing, for one that can be neither finished nor undone.",
         ),
     ]
     reason: Annotated[str | None, Field(max_length=500, title="Reason", description="Why, for the record.")] = None
@@ -114,6 +114,6 @@ def _tell_what_is_left(context: StepContext, operation: Operation) -> None:
 SETTLE_OPERATION = steps.at_once(
     SettleOperation,
     Step("check", "check", "Check that there is something to settle", check),
-    Step("settle", "check", "Finish it, take it back, or close it as it is", settle),
+    Step("settle", "check", "Finish it, undo it, or close it as it is", settle),
     begun="how far that came, the operation that it settles says",
 )

@@ -29,13 +29,13 @@ class ShutdownCluster(ClusterRequest, Starts, Stops):
     runbook: Literal["shutdown_cluster"] = "shutdown_cluster"
     stop_timeout_s: Annotated[StopTimeout, Field(description="How long each job's batch in flight may take.")] = 60
     healthy_timeout_s: Annotated[
-        HealthyTimeout, Field(description="For the jobs that are started again when another one does not stop.")
+        HealthyTimeout, Field(description="For the jobs that are restarted when another one does not stop.")
     ] = 180
     snapshot: Annotated[
         SnapshotName | None,
         Field(
             title="Snapshot name",
-            description="Keep a snapshot of every job under this new name; left empty, none is kept.",
+            description="Keep a snapshot of every job under this new name; if left empty, none is kept.",
         ),
     ] = None
     library: Annotated[

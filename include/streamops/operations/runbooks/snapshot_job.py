@@ -1,4 +1,4 @@
-"""Keep the state of a job as a named snapshot, while it runs or with a stop."""
+"""Keep the state of a job as a named snapshot, while it runs or after stopping it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class SnapshotJob(JobRequest, Starts, Stops):
         60
     )
     healthy_timeout_s: Annotated[
-        HealthyTimeout, Field(description="With Cancel: how long the job may take to work again if the snapshot fails.")
+        HealthyTimeout, Field(description="With Cancel: how long the job may take to recover if the snapshot fails.")
     ] = 180
     cancel: Annotated[
         bool,

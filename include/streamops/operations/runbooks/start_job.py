@@ -1,4 +1,4 @@
-"""Start a job again that is stopped or whose driver failed, from its own checkpoint.
+"""Start a job that is stopped or whose driver failed, from its own checkpoint.
 
 ``recover_job`` is the same for a job whose driver is gone.
 """

@@ -46,7 +46,7 @@ class UpgradeJob(NewVersion, Stops):
     snapshot: Annotated[
         NewSnapshot,
         Field(
-            description="A new name for the state at the switch, e.g. before-v2; left empty, one is made from the "
+            description="A new name for the state at the switch, e.g. before-v2; if left empty, one is made from the "
             "operation's id."
         ),
     ] = None
@@ -58,14 +58,14 @@ class UpgradeJob(NewVersion, Stops):
             le=720,
             title="Demand a rehearsal (h)",
             description="Refuse unless rehearse_job has tried this version beside the running one, with these "
-            "settings, and succeeded, at most so many hours ago. 0 for no such demand.",
+            "settings, and succeeded, at most this many hours ago. 0 for no such demand.",
         ),
     ] = 0
     approval: Annotated[
         bool,
         Field(
             title="Ask a person",
-            description="Wait until a person has approved what the check says, on Airflow's page Required Actions. "
+            description="Wait until someone has approved the result of the check, on Airflow's page Required Actions. "
             "Nothing is locked or touched meanwhile, and everything is checked again afterwards.",
         ),
     ] = False
@@ -73,8 +73,8 @@ class UpgradeJob(NewVersion, Stops):
         Literal["stop_and_restart", "gapless"],
         Field(
             description="stop_and_restart: the old version stops, its state is exported, the new one starts from it. "
-            "gapless: the new version runs beside it, without writing, and takes over once it has read all there is; "
-            "for versions all of whose stages run in real time."
+            "gapless: the new version runs beside it, without writing, and takes over once it has read everything "
+            "there is; only for versions whose stages all run in real time."
         ),
     ] = "stop_and_restart"
     standby: Standby = True
@@ -262,7 +262,7 @@ UPGRADE_JOB = Runbook(
         replace(replacing.SHADOW, title="Gapless: give the new driver a copy of the state to run on", when=gapless),
         steps.SUBMIT_STANDBY,
         steps.STANDBY,
-        replace(replacing.SHADOWED, title="Gapless: wait until it has read all there is", when=gapless),
+        replace(replacing.SHADOWED, title="Gapless: wait until it has read everything there is", when=gapless),
         replace(steps.REQUEST_STOP, when=stops_first),
         replace(steps.AWAIT_STOP, when=stops_first),
         Step(
@@ -287,7 +287,7 @@ UPGRADE_JOB = Runbook(
         Step(
             "probation",
             "probation",
-            "Watch the new version: failures, lag, and that it produces",
+            "Watch the new version: failures, lag, and whether it produces results",
             look=look_probation,
             awaited="Probation",
             within=lambda asked: asked.healthy_timeout_s + asked.probation_s,
