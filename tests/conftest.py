@@ -21,7 +21,6 @@ from streamops.clients.airflow import Airflow
 from streamops.operations.follow import Runbooks
 from streamops.operations.runbooks import RUNBOOKS
 from streamops.settings import Settings
-from streamops.spark.priority import lower
 from streamops.store.object_store import ObjectStore
 
 pytest_plugins = ["whole"]
@@ -83,14 +82,13 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> None:
-    """What runs beside the stack gives way to it: each test process that does becomes a session of lower priority.
+    """What runs beside the stack gives way to it: each test process that does is one session beside the stack's many.
 
-    Half of the share of each of the stack's sessions: with a tenth, as checks have, Spark's Python workers took longer
-    to start than the ten seconds that Spark waits for them.
+    Its share is that of each of them. With less, Spark's Python workers took longer to start than the ten seconds that
+    Spark waits for them (``PythonWorkerFactory``): with a tenth as checks have, and on a slow machine with half.
     """
     if item.config.stash[BESIDE] and not item.get_closest_marker("stack"):
         os.setsid()
-        lower(os.getpid(), 3)
     item.config.stash[BESIDE] = False  # decided by the first test of each process
 
 
