@@ -95,6 +95,7 @@ def volumes(job: FreshJob, from_ms: int, to_ms: int) -> dict[int, float]:
     return found
 
 
+@pytest.mark.long
 def test_a_new_stage_fills_itself_from_before_the_switch_while_the_other_goes_on(writing, operator):
     """In batches so small that it takes some, and through the end of its driver meanwhile: all is whole."""
     job = writing
@@ -168,6 +169,7 @@ def written(job: FreshJob, settings: Settings, from_ms: int, to_ms: int) -> dict
     return found
 
 
+@pytest.mark.long
 def test_another_bucket_and_more_partitions_go_on_where_the_version_before_ended(writing, stack, elsewhere, operator):
     """The state is kept, in more partitions: no second is missing, none is partial, and none is in both."""
     job = writing
