@@ -155,7 +155,7 @@ def test_rows_are_what_plain_python_says(session: SparkSession, places: dict[str
     assert {row["value"]["v"] for row in rows} == set(range(FILES * ROWS - KEYS, FILES * ROWS))
 
 
-@pytest.mark.parametrize("name", [key(0), key(1), "nobody", ""])
+@pytest.mark.parametrize("name", [key(number) for number in range(KEYS)] + ["nobody", ""])
 def test_every_key_is_found_by_its_name_and_no_other(
     session: SparkSession, places: dict[str, Place], name: str
 ) -> None:

@@ -47,7 +47,10 @@ class Group(TyperGroup):
 
 
 class App(typer.Typer):
-    """Commands, all of them ``guarded``."""
+    """Commands, all of them ``guarded``, with help in plain text."""
+
+    def __init__(self, **how: Any) -> None:
+        super().__init__(**how, rich_markup_mode=None)
 
     def command(self, name: str | None = None, **how: Any) -> Callable[[Command], Command]:
         register = super().command(name, **how)
@@ -56,7 +59,7 @@ class App(typer.Typer):
 
 def noun(help_text: str) -> App:
     """A command group whose default verb is ``list``."""
-    return App(cls=Group, help=help_text, no_args_is_help=False, rich_markup_mode=None)
+    return App(cls=Group, help=help_text, no_args_is_help=False)
 
 
 def guarded(command: Command) -> Command:

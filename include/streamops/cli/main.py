@@ -56,7 +56,7 @@ class Lazy(UserDict[str, Any]):
         module, attribute = super().__getitem__(name).split(":")
         found = getattr(import_module(f"streamops.cli.{module}"), attribute)
         if not isinstance(found, App):
-            verb, found = found, App(add_completion=False, rich_markup_mode=None)
+            verb, found = found, App(add_completion=False)
             found.command()(verb)
         command = get_command(found)
         command.name = name
@@ -76,7 +76,6 @@ app = App(
     cls=Commands,
     help="Deploy, upgrade, snapshot and prove stateful streaming jobs.",
     no_args_is_help=True,
-    rich_markup_mode=None,
     pretty_exceptions_show_locals=False,  # a local may hold a password
     context_settings={"help_option_names": ["-h", "--help"]},
 )

@@ -8,7 +8,7 @@ import typer
 
 from streamops.cli import console
 
-app = console.App(help="The local servers.", no_args_is_help=True, rich_markup_mode=None)
+app = console.App(help="The local servers.", no_args_is_help=True)
 
 
 @app.command()
