@@ -49,7 +49,9 @@ RUN apt-get update \
  && apt-get install -y --no-install-recommends python3 openjdk-17-jre-headless procps ca-certificates \
  && rm -rf /var/lib/apt/lists/* \
  && useradd --uid 10001 --home-dir /var/lib/streamops --create-home --shell /usr/sbin/nologin streamops \
- && cd /var/lib/streamops && mkdir -p airflow/logs data/fleet node told && chown -R streamops: . # owners of new volumes
+ && cd /var/lib/streamops && mkdir -p airflow/logs data/fleet node told \
+ && for group in postgres minio grafana init spark-master node-1 node-2 node-3 airflow cli; do mkdir -p secrets/$group; done \
+ && chown -R streamops: . # owners of new volumes
 ENV XDG_CACHE_HOME=/opt/cache STREAMOPS_HOME=/var/lib/streamops PATH=/opt/streamops/.venv/bin:$PATH
 WORKDIR /opt/streamops
 COPY --from=jars /opt/cache/streamops /opt/cache/streamops

@@ -25,7 +25,7 @@ PORTS = {
     "spark-worker-3-ui": 8093,
     "airflow": 8080,
     "supervisor": 9010,
-    "fleet-beta": 8010,
+    "fleet-beta": 8000,
 }
 
 
@@ -132,6 +132,11 @@ class Layout:
     def influx_writer(self) -> Path:
         """Private: the token that drivers write to InfluxDB with, which InfluxDB has chosen."""
         return self.home / "told" / "influx-writer"
+
+    @property
+    def secrets(self) -> Path:
+        """In containers, where their secrets are handed out from: a directory for each group of services."""
+        return self.home / "secrets"
 
     @property
     def nodes_file(self) -> Path:

@@ -1,7 +1,8 @@
-"""docker-compose.yaml on an engine: an upgrade, a scale-out, a shutdown, and a start from the kept volumes.
+"""docker-compose.yaml on an engine: an upgrade, a killed node, one to three nodes, a shutdown, and the kept volumes.
 
 One story in the order of its tests: each continues where the one before it left the containers. Everything is done
-from outside, as a user would do it: through 'make compose-up' and the command line in its container.
+from outside, as a user would do it: through Compose alone, later 'make compose-up', and the command line in its
+container.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -23,9 +25,8 @@ import pytest
 import stand_ins
 import yaml
 
-from stack.compose import engine, host
+from stack.compose import engine, secret_files
 from stack.layout import REPOSITORY
-from streamops.settings import read_pairs
 
 JOB = "trade-analyser"
 RATE = "2000"  # trades a second: what is shown here is that nothing is lost, not how fast it is
@@ -49,6 +50,13 @@ class Containers:
         left_out = [part for name in self.without() for part in ("--without", name)]
         command = [sys.executable, "-m", "stack.compose.host", verb, *(left_out if verb == "up" else ())]
         subprocess.run(command, env=self.environment, check=True, timeout=3000)
+
+    def start(self, *options: str) -> None:
+        """'docker compose up -d', from which only what has no image is left out."""
+        enabled = self.run(*options, "config", "--services").stdout.split()
+        services = [name for name in enabled if name not in self.without()] if self.without() else []
+        done = self.run(*options, "up", "--detach", *services, timeout_s=3000)
+        assert done.returncode == 0, done.stderr[-3000:]
 
     def without(self) -> list[str]:
         """Services whose image can neither be pulled nor stood in for."""
@@ -117,7 +125,8 @@ def containers() -> Iterator[Containers]:
         found = Containers(environment, engine.find().compose, images)
         try:
             with found.timed("build and start"):
-                found.host("up")
+                found.start("--profile", "fleet")
+                found.host("up")  # waits
             yield found
             print(json.dumps(found.summary(), indent=1))
         finally:
@@ -130,24 +139,65 @@ def now() -> datetime:
 
 
 def members(containers: Containers) -> list[str]:
+    """Nodes whose worker is alive."""
     done = containers.run("run", "--rm", "-T", "cli", "cluster", "--json")
     return [node["node"] for node in json.loads(done.stdout)["members"] if node["state"] == "ALIVE"]
 
 
-def test_an_upgrade_loses_nothing(containers: Containers) -> None:
+def secrets_of(containers: Containers) -> set[str]:
+    """Every secret that was handed out."""
+    program = ["--entrypoint", "sh", "secrets", "-c", "cat /var/lib/streamops/secrets/*/*"]
+    return set(containers.run("run", "--rm", "-T", *program).stdout.split())
+
+
+def test_pings_are_served_where_a_browser_finds_them(containers: Containers) -> None:
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with direct.open("http://localhost:8000/pings?since=0&limit=5", timeout=10) as answer:
+        assert len(json.load(answer)) == 5
+
+
+def test_the_logins_are_shown_and_let_in(containers: Containers) -> None:
+    shown = containers.run("run", "--rm", "-T", "secrets", "show").stdout.splitlines()
+    _, address, user, password = next(line.split() for line in shown if line.startswith("Airflow"))
+    asked = json.dumps({"username": user, "password": password}).encode()
+    request = urllib.request.Request(f"{address}/auth/token", asked, {"Content-Type": "application/json"})
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with direct.open(request, timeout=10) as answer:
+        assert json.load(answer)["access_token"]
+
+
+def test_a_warm_upgrade_loses_nothing(containers: Containers) -> None:
     for version in ("v1", "v2"):
         containers.cli("publish", "spark_jobs/trade_analyser", "--version", version)
     with containers.timed("deploy v1"):
         containers.cli("deploy", JOB, "v1")
     containers.recount_beyond(now())
     with containers.timed("upgrade to v2"):
-        containers.cli("upgrade", JOB, "v2", "--snapshot", "SavePoint1")
+        done = json.loads(containers.cli("upgrade", JOB, "v2", "--snapshot", "SavePoint1", "--json"))
+    assert done["steps"]["reserve"]["facts"]["cold"] is False  # both fit into the nodes' memory as it is by default
     assert containers.recount_beyond(now(), "vol_1s")["version"] == "v2"
     assert "SavePoint1" in containers.cli("snapshots", JOB)
 
 
-def test_the_cluster_grows_by_the_spare_node(containers: Containers) -> None:
+def test_a_killed_node_takes_nothing_along(containers: Containers) -> None:
     assert members(containers) == ["node-1", "node-2"]
+    node = json.loads(containers.cli("jobs", "show", JOB, "--json"))["status"]["host"]  # of its driver
+    killed = now()
+    with containers.timed("docker kill of the driver's node, until its first window is counted"):
+        _docker(containers, "kill", containers.run("ps", "--quiet", node).stdout.strip())
+        containers.recount_beyond(killed + timedelta(seconds=1))
+    assert members(containers) == [{"node-1": "node-2", "node-2": "node-1"}[node]]
+    containers.start()
+    containers.host("up")
+    assert members(containers) == ["node-1", "node-2"]
+    containers.recount_beyond(now())
+
+
+def test_the_cluster_shrinks_to_one_node_and_grows_by_the_spare(containers: Containers) -> None:
+    with containers.timed("scale to 1"):
+        containers.cli("cluster", "scale", "1")
+    assert len(members(containers)) == 1
+    containers.recount_beyond(now())
     with containers.timed("scale to 3"):
         containers.cli("cluster", "scale", "3")
     assert members(containers) == ["node-1", "node-2", "node-3"]
@@ -181,9 +231,8 @@ def test_everything_is_back_after_down_and_up(containers: Containers) -> None:
 
 
 def test_no_process_runs_as_root_and_no_secret_shows(containers: Containers) -> None:
-    pairs = read_pairs(host.ENV)
-    secrets = {value for name, value in pairs.items() if name.startswith(host.PREFIX)}
-    assert secrets
+    secrets = secrets_of(containers)
+    assert len(secrets) == len(secret_files.NAMES)
     for container in containers.run("ps", "--quiet").stdout.split():
         shown = _docker(containers, "inspect", "--format", "{{json .Config}} {{json .Args}}", container)
         assert not [secret for secret in secrets if secret in shown]

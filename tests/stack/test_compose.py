@@ -10,20 +10,27 @@ import pytest
 import yaml
 
 from stack import builds, configure
-from stack.compose import container, engine, host
-from stack.layout import PORTS, REPOSITORY
+from stack.compose import container, secret_files
+from stack.layout import PORTS, REPOSITORY, Layout
 from stack.programs import AIRFLOW
 from streamops.cluster.nodes import passwords
 from streamops.model.errors import RefusedError
-from streamops.settings import read_pairs
 
 COMPOSE: dict[str, Any] = yaml.safe_load((REPOSITORY / "docker-compose.yaml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 OURS = [name for name, service in SERVICES.items() if service["image"] == "streamops"]
 
 
-def sources(name: str) -> set[str]:
-    return set(SERVICES[name].get("secrets", []))
+def group_of(name: str) -> str | None:
+    """The group of secrets that a service mounts, which it may not write."""
+    mounted = [item for item in SERVICES[name].get("volumes", []) if item.endswith(":/run/secrets:ro")]
+    assert len(mounted) <= 1
+    return mounted[0].split(":")[0].removeprefix("secrets-") if mounted else None
+
+
+def sources(name: str) -> frozenset[str]:
+    group = group_of(name)
+    return secret_files.GROUPS[group] if group else frozenset()
 
 
 def test_every_service_of_our_image_is_one_that_the_image_knows() -> None:
@@ -65,8 +72,10 @@ def _pin(server: str, name: str) -> str:
 def test_only_pages_for_people_are_published_and_on_loopback_alone() -> None:
     published = [port for service in SERVICES.values() for port in service.get("ports", [])]
     pages = [PORTS[name] for name in ("airflow", "spark-master-ui", "minio-console", "influxd")] + [3000]
-    assert sorted(published) == sorted(f"127.0.0.1:{port}:{port}" for port in pages)
-    assert {address for address, _, _ in host.PAGES.values()} == {f"http://127.0.0.1:{port}" for port in pages}
+    pings = PORTS["fleet-beta"]
+    assert sorted(published) == sorted(f"127.0.0.1:{port}:{port}" for port in [*pages, pings])
+    assert SERVICES["fleet-beta"]["profiles"] == ["fleet"]
+    assert {address for address, _, _ in secret_files.PAGES.values()} == {f"http://127.0.0.1:{port}" for port in pages}
 
 
 def test_the_servers_listen_where_the_definitions_say() -> None:
@@ -87,21 +96,81 @@ def test_no_secret_is_spelled_out_or_passed_in_the_environment() -> None:
             assert not secret or key.endswith("FILE"), f"{name}: {key}"
 
 
-def test_every_secret_is_a_line_of_the_private_file_and_is_used(tmp_path: Path) -> None:
-    host.write_secrets(tmp_path / ".env")
-    written = read_pairs(tmp_path / ".env")
-    used = set().union(*(sources(name) for name in SERVICES))
-    assert used == set(COMPOSE["secrets"])
-    assert {f"{host.PREFIX}{name}" for name in used} <= set(written)
-    assert all(value == {"environment": f"{host.PREFIX}{name}"} for name, value in COMPOSE["secrets"].items())
-    assert (tmp_path / ".env").stat().st_mode & 0o777 == 0o600
+def test_each_group_of_secrets_has_a_volume_that_one_service_writes_and_its_own_read() -> None:
+    home = container.layout("secrets", Path("/var/lib/streamops")).secrets
+    written = [item for item in SERVICES["secrets"]["volumes"] if not item.startswith("told:")]
+    assert written == [f"secrets-{group}:{home}/{group}" for group in secret_files.GROUPS]
+    assert {group_of(name) for name in SERVICES if group_of(name)} == set(secret_files.GROUPS)
+    others = {name for name in SERVICES if name != "secrets"}
+    assert not [name for name in others for item in SERVICES[name].get("volumes", []) if str(home) in item]
+    made = re.search(r"for group in ([a-z0-9 -]+); do mkdir", (REPOSITORY / "Dockerfile").read_text())
+    assert made
+    assert made[1].split() == list(secret_files.GROUPS)  # so that the new volumes belong to who writes them
 
 
-def test_secrets_are_written_once_and_kept(tmp_path: Path) -> None:
-    host.write_secrets(tmp_path / ".env")
-    before = (tmp_path / ".env").read_text()
-    host.write_secrets(tmp_path / ".env")
-    assert (tmp_path / ".env").read_text() == before
+def test_whatever_has_secrets_starts_after_they_were_made() -> None:
+    def waits(name: str) -> set[str]:
+        needed = set(SERVICES[name].get("depends_on", {}))
+        return needed.union(*map(waits, needed))
+
+    assert [name for name in SERVICES if sources(name) and name != "cli" and "secrets" not in waits(name)] == []
+
+
+def test_secrets_are_made_once_kept_and_given_to_whoever_gets_them_later(tmp_path: Path) -> None:
+    place = Layout(tmp_path)
+    secret_files.make(place)
+    first = secret_files.read(place.secrets)
+    assert first.keys() == secret_files.NAMES
+    assert len(set(first.values())) == len(first)
+    for group, names in secret_files.GROUPS.items():
+        assert secret_files.given(place.secrets / group) == {name: first[name] for name in names}
+        assert {file.stat().st_mode & 0o777 for file in (place.secrets / group).iterdir()} == {0o444}
+    (place.secrets / "cli" / "SPARK_SECRET").unlink()  # of a release before, whose command line had none
+    (place.secrets / "airflow" / ".S3_ACCESS_KEY").write_text("ended in the middle of a write")
+    (place.secrets / "minio" / "SPARK_SECRET").write_text("of a release before, which had handed it to MinIO")
+    secret_files.make(place)
+    assert secret_files.read(place.secrets) == first
+    assert secret_files.given(place.secrets / "cli")["SPARK_SECRET"] == first["SPARK_SECRET"]
+    assert secret_files.given(place.secrets / "minio").keys() == secret_files.GROUPS["minio"]
+
+
+def test_secrets_are_not_made_again_for_servers_that_know_others(tmp_path: Path) -> None:
+    place = Layout(tmp_path)
+    place.influx_writer.parent.mkdir()
+    place.influx_writer.write_text("set up")
+    with pytest.raises(RefusedError, match="set up with secrets that are not here"):
+        secret_files.make(place)
+    assert secret_files.read(place.secrets) == {}
+
+
+def test_secrets_of_an_earlier_release_are_taken_over_once(tmp_path: Path) -> None:
+    place = Layout(tmp_path)
+    secret_files.make(Layout(tmp_path / "before"))
+    before = secret_files.read(Layout(tmp_path / "before").secrets)
+    lines = [
+        "# Private\n",
+        "STREAMOPS_RATE=500\n",
+        *(f"STREAMOPS_SECRET_{key}={value}\n" for key, value in before.items()),
+    ]
+    with pytest.raises(RefusedError, match="No line"):
+        secret_files.take(place, lines[:2])
+    secret_files.take(place, lines)
+    secret_files.take(place, lines)  # its answer was lost
+    assert secret_files.read(place.secrets) == before
+    secret_files.make(place)
+    assert secret_files.read(place.secrets) == before
+    with pytest.raises(RefusedError, match="secrets of its own"):
+        secret_files.take(place, ["STREAMOPS_SECRET_SPARK_SECRET=another\n"])
+
+
+def test_the_logins_are_shown_to_the_one_who_asks(tmp_path: Path) -> None:
+    place = Layout(tmp_path)
+    secret_files.make(place)
+    known = secret_files.read(place.secrets)
+    shown = "\n".join(secret_files.pages(known))
+    asked = {"GRAFANA_PASSWORD", "AIRFLOW_PASSWORD", "MINIO_ROOT_USER", "MINIO_ROOT_PASSWORD", "INFLUX_PASSWORD"}
+    assert {name for name, value in known.items() if value in shown} == asked
+    assert not any(value in "\n".join(secret_files.pages({})) for value in known.values())
 
 
 @pytest.mark.parametrize("name", [*container.NODES, "spark-master", *AIRFLOW, "init", "cli"])
@@ -143,6 +212,7 @@ def test_what_influxdb_tells_the_one_that_asks_reaches_every_node_and_no_one_els
     writable, readable = [f"told:{place}"], [f"told:{place}:ro"]
     assert {name: item for name, item in mounted.items() if item} == {
         "init": writable,
+        "secrets": readable,  # whether there is something
         **dict.fromkeys(container.NODES, readable),
     }
 
@@ -156,12 +226,12 @@ def test_a_node_is_a_machine_of_its_own(tmp_path: Path) -> None:
     assert listed["master"]["supervisor"] == "http://spark-master:9010"
 
 
-def test_the_limits_of_memory_fit_8_gib() -> None:
-    """The spare node's worker runs only after a scale-out, 'init' ends before the others start."""
-    passing = {"node-3", "init"}
+def test_the_limits_of_memory_fit_10_gib() -> None:
+    """The spare node's worker runs only after a scale-out, 'secrets' and 'init' end before the others start."""
+    passing = {"node-3", "init", "secrets"}
     running = [name for name, service in SERVICES.items() if "profiles" not in service and name not in passing]
     limits = {name: re.search(r"(\d+)m}?$", SERVICES[name]["mem_limit"]) for name in SERVICES}
-    assert sum(int(limit[1]) for name in running if (limit := limits[name])) <= 8 * 1024
+    assert sum(int(limit[1]) for name in running if (limit := limits[name])) <= 10 * 1024
     assert all(limits.values())
 
 
@@ -196,23 +266,3 @@ def test_grafana_finds_its_dashboards_and_what_its_data_source_reads() -> None:
     assert set(re.findall(r"/run/secrets/(\w+)", text)) <= sources("grafana")
     assert set(re.findall(r"path: (\S+)", text)) <= targets
     assert {f"/etc/grafana/provisioning/{path.name}" for path in provisioning.iterdir()} <= targets
-
-
-def test_secrets_are_not_made_again_for_servers_that_know_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    docker = tmp_path / "docker"
-    docker.write_text("#!/bin/sh\necho streamops_postgres\n")
-    docker.chmod(0o755)
-    tools = engine.Tools((str(docker),), (str(docker), "compose"))
-    monkeypatch.setattr(host, "ENV", tmp_path / ".env")
-    with pytest.raises(RefusedError, match="volumes of an earlier start"):
-        host._secrets_fit(tools)
-    host.write_secrets(tmp_path / ".env")
-    host._secrets_fit(tools)
-
-
-def test_what_else_stands_in_the_private_file_stays(tmp_path: Path) -> None:
-    (tmp_path / ".env").write_text("STREAMOPS_RATE=500\n")
-    host.write_secrets(tmp_path / ".env")
-    assert read_pairs(tmp_path / ".env")["STREAMOPS_RATE"] == "500"

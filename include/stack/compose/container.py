@@ -13,16 +13,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 from stack import builds, configure, programs, ready, supervision
+from stack.compose import secret_files
+from stack.compose.secret_files import NODES
 from stack.layout import Layout
 from stack.private import endpoints, render_pairs, supervisor, write_private
 from streamops.cluster import nodes, record
 from streamops.cluster.supervised_nodes import MASTER
-from streamops.model.errors import NotFoundError, StreamOpsError
+from streamops.model.errors import NotFoundError, RefusedError, StreamOpsError
 from streamops.settings import Settings
 from streamops.store.object_store import ObjectStore
 
 SECRETS = Path("/run/secrets")
-NODES = tuple(f"node-{number}" for number in range(1, len(programs.WORKERS + programs.SPARE_WORKERS) + 1))
 DATABASE = "postgresql+psycopg2://airflow:{password}@postgres:5432/airflow"
 _SERVICES = {  # by the names of the local stack's servers and programs
     "kafka": "kafka",
@@ -48,12 +49,30 @@ def layout(service: str, home: Path | None = None) -> Layout:
 
 def prepare(place: Layout, spark_home: Path, given: Path = SECRETS) -> dict[str, str]:
     """Endpoints, and the secrets that this container was given; kept in its private file."""
-    secrets = {file.name: file.read_text().strip() for file in given.iterdir()} if given.is_dir() else {}
+    secrets = secret_files.given(given)
     pairs = endpoints(place, spark_home) | secrets
     if "POSTGRES_PASSWORD" in secrets:
         pairs["AIRFLOW_DATABASE"] = DATABASE.format(password=secrets["POSTGRES_PASSWORD"])
     write_private(place.env_file, render_pairs("Private: endpoints and secrets of this container.", pairs))
     return pairs
+
+
+def hand_out(place: Layout, _: dict[str, str]) -> None:
+    """Secrets for all containers: make what is missing, ``take`` those of an earlier release, or ``show`` the logins.
+
+    Raises:
+        RefusedError: there are servers that know other secrets, or there is no such word.
+    """
+    match sys.argv[2:]:
+        case []:
+            secret_files.make(place)
+            print(f"Addresses and passwords of the pages: {secret_files.SHOW}")
+        case ["take"]:
+            secret_files.take(place, sys.stdin)
+        case ["show"]:
+            print("\n".join(secret_files.pages(secret_files.read(place.secrets))))
+        case words:
+            raise RefusedError(f"'secrets' knows 'take' and 'show', and not {' '.join(words)!r}.")
 
 
 def init(place: Layout, pairs: dict[str, str]) -> None:
@@ -70,11 +89,11 @@ def init(place: Layout, pairs: dict[str, str]) -> None:
 
 
 def run(service: str) -> None:
-    """Become the server of a service, or its command; returns only for ``init``.
+    """Become the server of a service, or its command; returns only for ``secrets`` and ``init``.
 
     Raises:
         NotFoundError: there is no such service.
-        StreamOpsError: what it needs did not answer in time.
+        StreamOpsError: what it needs did not answer in time, or was refused.
     """
     if service not in SERVICES:
         raise NotFoundError(f"There is no service {service!r}; there are {', '.join(sorted(SERVICES))}.")
@@ -145,6 +164,7 @@ def _become(place: Layout, program: programs.Program) -> None:
 
 
 SERVICES: dict[str, Callable[[Layout, dict[str, str]], None]] = {
+    "secrets": hand_out,
     "init": init,
     "spark-master": _master,
     **dict.fromkeys(NODES, _node),
