@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -132,6 +133,22 @@ def test_another_try_adopts_the_run_of_the_first_unless_that_one_failed(task, ri
         task.execute.__wrapped__(task, {"ti": Instance({first: "success"})})
     other = triggered(task, Instance(run_id="manual__2")).dag_run_id
     assert other not in (first, second)
+
+
+def test_a_run_is_waited_for_until_it_is_over_or_the_time_is(task):
+    task.wait_timeout = timedelta(hours=2)
+    begun = triggered(task, Instance())
+    assert {"queued", "running", "success", "failed"} == {*begun.allowed_states, *begun.failed_states}
+    run_id = begun.dag_run_id
+    with pytest.raises(TaskDeferred) as deferred:  # what Airflow calls first, which has waited for its begin alone
+        task.execute_complete({"ti": Instance()}, ("trigger", {"run_ids": [run_id], run_id: "queued"}))
+    assert (deferred.value.trigger.run_ids, deferred.value.timeout) == ([run_id], timedelta(hours=2))
+    assert sorted(deferred.value.trigger.states) == ["failed", "success"]
+    assert deferred.value.method_name == "execute_complete"
+    late = {"error": "Trigger timeout"}
+    with pytest.raises(AirflowException, match=f"deploy_job/{run_id} is not over after 2:00:00") as ended:
+        task.resume_execution("__fail__", late, {"ti": Instance({run_id: "running"})})
+    assert not isinstance(ended.value, AirflowFailException)  # a retry adopts the run, and waits for it again
 
 
 def test_it_ends_with_what_the_steps_reported(task, rig):

@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from inspect import Parameter, signature
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.providers.standard.triggers.external_task import DagStateTrigger
 from airflow.sdk import BaseOperator
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferralTimeout
 
 from streamops.model.names import CLUSTER
 from streamops.operations.follow import HELD, request
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 _LOOK_S = 5  # between two looks of the triggerer at a run of some minutes
+_GOES: list[Any] = ["queued", "running"]  # states of a run: plain text, which is what a trigger stores
+_OVER: list[Any] = ["success", "failed"]
 
 
 class RunbookOperator(StreamOpsOperator, TriggerDagRunOperator):
@@ -39,27 +42,33 @@ class RunbookOperator(StreamOpsOperator, TriggerDagRunOperator):
         streamops_conn_id: the installation (templated).
         more: the fields of the runbook's form, all templated. Its *Params* are ``job_params``, because a DAG has
             its own ``params``; text where the form has a number or a tick box is converted.
+        wait_timeout: for how long the run is waited for; it may be longer than usual because its DAG is switched off,
+            or waits for an approval. The run itself is not touched then.
 
     XCom: ``operation``, ``dag_run``, and what the steps reported, such as ``snapshot``, ``version``, ``deployment``.
 
     Raises:
         AirflowFailException: the request was refused or the operation failed; the message is its one sentence.
-        AirflowException: another operation holds the job; nothing was done, and a retry may succeed.
+        AirflowException: another operation holds the job, and nothing was done; or the run is not over in time. A
+            retry may succeed.
     """
 
     runbook: ClassVar[Runbook]
     names: ClassVar[Mapping[str, str]]  # of the form's fields, by the name of the argument
 
-    def __init__(self, **more: Any) -> None:
+    def __init__(self, *, wait_timeout: timedelta = timedelta(days=1), **more: Any) -> None:
         asked = {name: more.pop(name) for name in self.names if name in more}
         super().__init__(
             trigger_dag_id=self.runbook.name,
             logical_date=None,
             wait_for_completion=True,
+            # Airflow waits without an end for what it has triggered: until the run is there, and then this task does.
+            allowed_states=[*_GOES, *_OVER],
             poke_interval=_LOOK_S,
             deferrable=True,
             **more,
         )
+        self.wait_timeout = wait_timeout
         for name in self.names:
             setattr(self, name, asked.get(name))
 
@@ -70,9 +79,7 @@ class RunbookOperator(StreamOpsOperator, TriggerDagRunOperator):
             self.trigger_run_id, there = self._triggered(context)
         self.log.info("The run %s/%s does it%s", self.runbook.name, self.trigger_run_id, " already" if there else "")
         if there:
-            states = [*self.allowed_states, *self.failed_states]
-            trigger = DagStateTrigger(self.runbook.name, states, [self.trigger_run_id], poll_interval=_LOOK_S)
-            self.defer(trigger=trigger, method_name="execute_complete")
+            self._wait(self.trigger_run_id)
         self.conf = {
             runs.INSTALLATION: self.streamops_conn_id,
             **asked.model_dump(mode="json", include=set(self.names.values()), exclude_unset=True),
@@ -82,8 +89,10 @@ class RunbookOperator(StreamOpsOperator, TriggerDagRunOperator):
         super().execute(context)  # raises what makes Airflow trigger and defer
 
     def execute_complete(self, context: Context, event: tuple[str, dict[str, Any]]) -> dict[str, Any]:
-        """Say how the runbook ended."""
+        """Wait for the end of a run that has only begun; then say how it ended."""
         (run_id,) = event[1]["run_ids"]
+        if event[1].get(run_id) in _GOES:
+            self._wait(run_id)
         with plain_errors():
             operation = self._operation(run_id)
         where = f"{self.runbook.name}/{run_id}"
@@ -100,6 +109,21 @@ class RunbookOperator(StreamOpsOperator, TriggerDagRunOperator):
             if "/" not in name:  # of a part, which concerns one job of several
                 facts |= step.facts
         return {"operation": operation.id, "dag_run": run_id, **facts}
+
+    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
+        """Called after a deferral, also after one that took too long."""
+        try:
+            return super().resume_execution(next_method, next_kwargs, context)
+        except TaskDeferralTimeout as error:
+            run_id, _ = self._triggered(context)
+            raise AirflowException(
+                f"The run {self.runbook.name}/{run_id} is not over after {self.wait_timeout}; it was left as it is. "
+                "See what it waits for, and whether its DAG is switched on; clear this task to wait for it again."
+            ) from error
+
+    def _wait(self, run_id: str) -> NoReturn:
+        trigger = DagStateTrigger(self.runbook.name, _OVER, [run_id], poll_interval=_LOOK_S)
+        self.defer(trigger=trigger, method_name="execute_complete", timeout=self.wait_timeout)
 
     def _triggered(self, context: Context) -> tuple[str, bool]:
         """Id of the run of this task, and whether it is there already."""
