@@ -64,6 +64,7 @@ KINDS: dict[str, Callable[[Session, argparse.Namespace], dict[str, Any]]] = {
     "kills": lambda running, chosen: cluster.kills(running, chosen.times),
     "live-kills": lambda running, chosen: cluster.live_kills(running, chosen.times),
     "outage": lambda running, chosen: cluster.outage(running),
+    "fleet-kills": lambda running, chosen: cluster.fleet_kills(running, chosen.times),
     "second-driver": lambda running, chosen: cluster.second_driver(running, chosen.times),
 }
 KNOWN = (*KINDS, "table")

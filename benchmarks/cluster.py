@@ -12,8 +12,11 @@ from statistics import median
 from typing import Any
 
 from benchmarks.session import Session
+from demos.fleet.story import JOB as FLEET_JOB
+from demos.fleet.story import REFERENCE_S, FleetStory
 from demos.freshness import longest_pause
 from demos.upgrade import JOB, RATE, RUNBOOKS, until
+from stack import lifecycle
 from streamops.cluster.membership import present
 from streamops.cluster.supervised_nodes import SupervisedNodes
 from streamops.cluster.view import host_of
@@ -52,6 +55,21 @@ def kills(session: Session, times: int) -> dict[str, Any]:
 def live_kills(session: Session, times: int) -> dict[str, Any]:
     """The same with v3, all of whose stages are in real time. Seconds."""
     return _summed(_kills(session, _ready(session, session.to_v3), times))
+
+
+def fleet_kills(session: Session, times: int) -> dict[str, Any]:
+    """The node killed that runs the fleet's job, one of three, as the reference lab does it. Seconds."""
+    _ready(session, session.to_v1)
+    _small(session, "cancel_job", job=JOB)  # the fleet is alone there
+    lifecycle.generator_stop()
+    lifecycle.fleet_start()
+    story = FleetStory(session.demo.settings, session.demo.say, session.demo.progress, kills=times)
+    found = story.kill_nodes()
+    _small(session, "delete_job", job=FLEET_JOB)
+    lifecycle.fleet_stop()
+    _run(session, "scale_cluster", size=2)
+    lifecycle.generator_start()
+    return {"kills": found["runs"], "median_s": found["median_s"], "reference_s": REFERENCE_S}
 
 
 def second_driver(session: Session, times: int) -> dict[str, Any]:
@@ -215,6 +233,10 @@ def _pause(session: Session, act: Any) -> float | None:
     ended = time.time()
     until(lambda: _newest(session) > ended, BACK_S, "no new point of avg_1s appears")
     return longest_pause(session.watcher.seen("avg_1s"), int(begun * 1000), int(ended * 1000))
+
+
+def _small(session: Session, runbook: str, **values: Any) -> None:
+    session.runbooks.run(request(runbook, **values), session.demo.progress())
 
 
 def _run(session: Session, runbook: str, **values: Any) -> Operation:

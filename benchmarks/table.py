@@ -236,6 +236,10 @@ def cluster() -> str | None:
                 (what, f"{found['median_s']:.1f}"),
                 *((f"… of it, {key}", f"{s:.1f}") for key, s in phases.items()),
             ]
+    if found := load("fleet-kills"):
+        what = f"`kill -9` of the worker of the fleet's job, of three: beta continues, median of {len(found['kills'])}"
+        reference = "{} to {}".format(*found["reference_s"])
+        rows += [(what, f"{found['median_s']:.1f}"), ("… in the reference lab, as its document says", reference)]
     text = [_table(("", "seconds"), rows)] if rows else []
     if found := load("outage"):
         versions = ("v1", "v2")

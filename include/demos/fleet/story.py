@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Container
-from contextlib import closing
+from collections.abc import Callable, Container, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from statistics import median
@@ -69,13 +69,8 @@ class FleetStory:
         Raises:
             StreamOpsError: a part of it failed; what runs is left as it is.
         """
-        with closing(Positions(self.settings)) as positions, Airflow(self.settings) as airflow:
-            self._runbooks, self._positions = Runbooks(airflow, self.store), positions
-            with self.story.part("Wait until Airflow has read the runbooks"):
-                self._runbooks.wait_ready(RUNBOOKS)
-            self._deploy()
-            self._third_node()
-            self._killed()
+        with self._connected():
+            self._kill_nodes()
             self._case_1()
             plain = self._case_2()
             with self.story.part("Stop the simulators, and recount both ledgers"):
@@ -97,7 +92,26 @@ class FleetStory:
             "recount": vars(counted) | {"clean": counted.clean},
         }
 
+    def kill_nodes(self) -> dict[str, Any]:
+        """The story up to the killed nodes: how long beta did not continue after each, in seconds, and the median."""
+        with self._connected():
+            self._kill_nodes()
+        return dict(self.found["kills"])
+
+    @contextmanager
+    def _connected(self) -> Iterator[None]:
+        with closing(Positions(self.settings)) as positions, Airflow(self.settings) as airflow:
+            self._runbooks, self._positions = Runbooks(airflow, self.store), positions
+            yield
+
     # --- parts
+
+    def _kill_nodes(self) -> None:
+        with self.story.part("Wait until Airflow has read the runbooks"):
+            self._runbooks.wait_ready(RUNBOOKS)
+        self._deploy()
+        self._third_node()
+        self._killed()
 
     def _deploy(self) -> None:
         if jobs.record(self.store, JOB) is not None:
