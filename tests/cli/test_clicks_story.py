@@ -93,7 +93,7 @@ def test_a_job_of_ones_own_from_new_to_upgrade(stack: Settings, tmp_path: Path) 
         "resources:", STAGE.replace("MEASUREMENT", measurement) + "resources:"
     )
     (directory / "v2.yaml").write_text(added)
-    streamops("publish", str(directory), "--version", "v2")
+    streamops("publish", str(directory), "v2")
     assert "upgrade" in streamops("deploy", job, "v2", code=1)  # another version runs: the refusal names the way
 
     assert f"{job} v2 is running" in streamops("upgrade", job, "v2", "--snapshot", "before-v2", "--probation", "5")

@@ -168,7 +168,7 @@ def test_the_logins_are_shown_and_let_in(containers: Containers) -> None:
 
 def test_a_warm_upgrade_loses_nothing(containers: Containers) -> None:
     for version in ("v1", "v2"):
-        containers.cli("publish", "spark_jobs/trade_analyser", "--version", version)
+        containers.cli("publish", "spark_jobs/trade_analyser", version)
     with containers.timed("deploy v1"):
         containers.cli("deploy", JOB, "v1")
     containers.recount_beyond(now())

@@ -24,7 +24,7 @@ SHOWN = {"version", "published", "publisher", "artifact_sha256", "runtime_sha256
 
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The job's directory.")]
 Version = Annotated[
-    str | None, typer.Option("--version", help="Which VERSION.yaml of the directory, if it has several.")
+    str | None, typer.Argument(metavar="VERSION", help="Which VERSION.yaml of the directory, if it has several.")
 ]
 
 
