@@ -22,7 +22,7 @@ from streamops.model.errors import DefinitionError, NotFoundError, StreamOpsErro
 from streamops.versions.artifacts import definition_file
 from streamops_runtime import code
 from streamops_runtime.local import local_spark
-from streamops_runtime.results import milliseconds
+from streamops_runtime.result_records import milliseconds
 from streamops_runtime.sinks import check_columns
 from streamops_runtime.sources import accepted
 from streamops_runtime.validate import RECORD, check

@@ -12,26 +12,24 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from datetime import datetime
 from typing import Any, NamedTuple
 
 import confluent_kafka
-from pyspark.sql import Column, DataFrame, Row
-from pyspark.sql import functions as F
-from pyspark.sql.types import DoubleType, FloatType, IntegralType, StringType, StructType
+from pyspark.sql import Row
 
 from streamops.clients.kafka import READER, Ledger
-from streamops.model.definitions import InfluxSink
-from streamops.model.errors import DefinitionError, LeaseLostError, StreamOpsError, UnreachableError
+from streamops.model.errors import LeaseLostError, StreamOpsError, UnreachableError
 from streamops.model.records import EarlierRun, Lease, ResultsPosition, Shadow, now
-from streamops.model.results import SEPARATOR, columns, mark, state_partition, time_ms
+from streamops.model.results import columns, mark, state_partition
 from streamops.store import documents, keys
 from streamops.store.object_store import ObjectStore
 from streamops.versions.fingerprints import Window
 from streamops_runtime.feed import Feed
 from streamops_runtime.sinks import ROWS, Patience, Sink
+from streamops_runtime.waiting_points import MOST_WAITING, NEVER, WaitingPoints
 
 FLUSH_S = 0.05
 SAVE_S = 1.0
@@ -40,10 +38,8 @@ FIRST_S = 15.0  # in which a query gives its first result, unless there is nothi
 AGAIN_S = 60.0  # the same of one that reads again what another had read
 QUIET_S = 0.2  # without a result, the clock decides which windows are over
 HANDED_S = 2.0  # the same of a stage that reads another: by then it has taken in what was handed on
-MOST_HELD = 200_000  # points that wait to be written
 _TAKEN = 2000  # results at once
 _TOPIC = {"retention.ms": "-1", "cleanup.policy": "delete", "segment.bytes": str(64 << 20)}
-_NEVER = -(1 << 62)
 _READER = READER | {"auto.offset.reset": "earliest", "enable.partition.eof": False, "fetch.wait.max.ms": 20}
 
 log = logging.getLogger("results")
@@ -56,171 +52,11 @@ class _Committed(NamedTuple):
     read: int
 
 
-class _Newest(NamedTuple):
-    """The newest value of a point that was not written yet."""
-
-    offset: int
-    value: bytes
-
-
 def end_of_results(ledger: Ledger, job: str, stage: str) -> int:
     """Where a stage's results topic ends; it is made if it is not there. Raises UnreachableError."""
     topic = keys.results_topic(job, stage)
     ledger.ensure_topic(topic, config=_TOPIC)
     return ledger.end_offsets(topic)["0"]
-
-
-class Held:
-    """Points that wait to be written: the newest value of each. Times in milliseconds since the epoch.
-
-    Args:
-        ahead_ms: how far the newest point lies beyond the points that are over. A window that is open stands at an
-            end that is ahead by its size; one that reads what others hand on takes whole panes, and is over with the
-            last of them.
-        patient: what has just come is over at the next look only, so that what comes together is written together.
-    """
-
-    def __init__(self, ahead_ms: int = 1, *, patient: bool = False) -> None:
-        self.count = 0
-        self.over_ms = _NEVER  # points up to then were over at the last look
-        self._ahead_ms, self._patient = ahead_ms, patient
-        self._newest = self._before = _NEVER  # time of the newest point that this run gave
-        self._given: dict[int, int] = {}  # the same for each state partition
-        self._forgotten_ms = _NEVER  # points up to then may have been dropped
-        self._again: dict[int, int] = {}  # the same of the runs before
-        self._points: dict[int, dict[bytes, _Newest]] = {}  # time -> key -> its newest value
-
-    def add(self, key: bytes, offset: int, value: bytes, partition: int = 0) -> None:
-        """Take in a value; ``key`` begins with the point's time. ``partition`` is the one of the state."""
-        at = time_ms(key)
-        points = self._points.setdefault(at, {})
-        self.count += key not in points
-        points[key] = _Newest(offset, value)
-        self._newest = max(self._newest, at)
-        self._given[partition] = max(self._given.get(partition, _NEVER), at)
-
-    @property
-    def reached(self) -> dict[int, int]:
-        """State partition -> time of the newest point that it gave, in whatever run."""
-        every = self._again.keys() | self._given.keys()
-        return {part: max(self._again.get(part, _NEVER), self._given.get(part, _NEVER)) for part in every}
-
-    @property
-    def behind(self) -> tuple[int, ...]:
-        """State partitions that in this run have not come further yet than in those before."""
-        return tuple(part for part, at in self._again.items() if self._given.get(part, _NEVER) <= at)
-
-    def begin_again(self, reached: Mapping[int, int]) -> None:
-        """What comes next is of another run, which reads again what another had read further.
-
-        What waits keeps waiting, and nothing is over before every state partition, which gives its points in the
-        order of time, has passed its last one: until then values are of parts of windows that were written whole.
-        """
-        self._newest = self._before = _NEVER
-        self._given, self._again = {}, dict(reached)
-
-    def forget(self, until_ms: int) -> None:
-        """Drop the points up to a time."""
-        self._forgotten_ms = max(self._forgotten_ms, until_ms)
-        for at in [at for at in self._points if at <= until_ms]:
-            self.count -= len(self._points.pop(at))
-
-    def keys_since(self, offset: int) -> set[bytes]:
-        """The points whose newest value is that result or a later one."""
-        every = (item for points in self._points.values() for item in points.items())
-        return {key for key, newest in every if newest.offset >= offset}
-
-    def has_all(self, keys: Iterable[bytes]) -> bool:
-        """Whether each of these points waits to be written, or was never given and is yet to come; none was dropped."""
-        times = ((time_ms(key), key) for key in keys)
-        return all(at > self._forgotten_ms or key in self._points.get(at, ()) for at, key in times)
-
-    def take_in(self, others: Held, before: float = float("inf")) -> None:
-        """Take in the points of others whose newest value is a result before that one, over those that wait."""
-        for at, given in others._points.items():
-            points = self._points.setdefault(at, {})
-            known = len(points)
-            points.update((key, newest) for key, newest in given.items() if newest.offset < before)
-            self.count += len(points) - known
-
-    def go_on(self, others: Held) -> None:
-        """Take in all points of others, which are of the present run, and how far it has come."""
-        self.take_in(others)
-        self._given, self._newest = dict(others._given), others._newest
-
-    def pass_on(self) -> None:
-        """All that was read before is read again, whatever came of it."""
-        self._again = {}
-
-    def due(self, present_ms: int | None, *, everything: bool = False) -> list[bytes]:
-        """Take out the values that are to be written now: of points before the newest one, which has just begun.
-
-        Args:
-            present_ms: what the clock says, where it decides as well: points up to it are over.
-            everything: whatever is over or not.
-        """
-        newest = self._before if self._patient else self._newest
-        self._before = self._newest
-        latest = _NEVER if self.behind else newest - self._ahead_ms
-        latest = max(latest, _NEVER if present_ms is None else present_ms)
-        self.over_ms = max(self.over_ms, latest)
-        times = [at for at in sorted(self._points) if everything or at <= latest or self.count >= MOST_HELD]
-        values = [newest.value for at in times for newest in self._points.pop(at).values()]
-        self.count -= len(values)
-        return values
-
-    def holds(self, until_ms: int | None) -> bool:
-        """Whether points up to a time wait to be written."""
-        return until_ms is not None and any(at <= until_ms for at in self._points)
-
-    def first_offset(self, following: int) -> int:
-        """The first result that must be read again if what is held is lost; ``following`` if nothing is held."""
-        held = (newest.offset for points in self._points.values() for newest in points.values())
-        return min(held, default=following)
-
-
-def encoded(frame: DataFrame, sink: InfluxSink, epoch: int, run: int) -> DataFrame:
-    """Results as records of the topic: ``key`` is the point's time and tags, ``value`` who gives it and its columns.
-
-    After the exchange a partition of the frame is one of the state.
-    """
-    moment = milliseconds(frame.schema, sink.time)
-    fields = [
-        moment.alias(name) if name == sink.time else _finite(frame.schema, name).alias(name) for name in frame.columns
-    ]
-    tags = [F.coalesce(F.col(tag).cast("string"), F.lit("")) for tag in sink.tags]
-    key = F.concat_ws(SEPARATOR, moment.cast("string"), *tags)
-    who = [F.lit(mark(epoch, run).decode()), F.spark_partition_id().cast("string"), F.lit(" ")]
-    value = F.concat(*who, F.to_json(F.struct(*fields), {"ignoreNullFields": "false"}))
-    return frame.where(F.col(sink.time).isNotNull()).select(key.alias("key"), value.alias("value"))
-
-
-def milliseconds(schema: StructType, name: str) -> Column:
-    """A column with a point's time as milliseconds since the epoch."""
-    integral = isinstance(schema[name].dataType, IntegralType)
-    return F.col(name).cast("bigint") if integral else F.unix_millis(F.col(name).cast("timestamp"))
-
-
-def _finite(schema: StructType, name: str) -> Column:
-    """JSON has no number that is not finite, and neither has a point."""
-    if not isinstance(schema[name].dataType, DoubleType | FloatType):
-        return F.col(name)
-    value = F.col(name).cast("double")  # as a row has it: JSON would show fewer digits of a float
-    return F.when(~F.isnan(name) & (F.abs(name) != F.lit(float("inf"))), value)
-
-
-def check_tags(schema: StructType, sink: InfluxSink, why: str) -> None:
-    """Make sure that tags are text or whole numbers: anything else Spark and Python write as different texts.
-
-    Args:
-        why: begins the message.
-
-    Raises:
-        DefinitionError: one is neither.
-    """
-    for tag in sink.tags:
-        if not isinstance(schema[tag].dataType, StringType | IntegralType):
-            raise DefinitionError(f"{why} tag {tag} is {schema[tag].dataType.simpleString()}; make it a string.")
 
 
 class Results:
@@ -273,8 +109,8 @@ class Results:
         self._deployment, self._shadow, self._standby = deployment, shadow, standby
         self._waiting: Shadow | None = None  # results of this deployment that were given before it might write
         self._unwritten = self._none() if shadow else None  # what the version that may write may not have written
-        self._written_ms = _NEVER  # up to there it has
-        self._own: tuple[Held, int] | None = None  # results of this run that were read before, and the next to read
+        self._written_ms = NEVER  # up to there it has
+        self._own: tuple[WaitingPoints, int] | None = None  # of this run, read before; the next to read
         self._goes_on_at: int | None = None  # the next result to read, which is not the one after the last
         self._again_at: int | None = None  # where what is given again begins, by queries that replace a shadow's
         self._position = ResultsPosition(job=job, stage=stage)
@@ -296,8 +132,8 @@ class Results:
         self._thread: threading.Thread | None = None
         self._consumer: confluent_kafka.Consumer | None = None
 
-    def _none(self) -> Held:
-        return Held(self._ahead_ms, patient=self._reads is not None)
+    def _none(self) -> WaitingPoints:
+        return WaitingPoints(self._ahead_ms, patient=self._reads is not None)
 
     @property
     def refused(self) -> int:
@@ -328,7 +164,7 @@ class Results:
         if position.written_ms is not None:
             return position.written_ms
         reached = position.reached  # all that an earlier release tells, and the last points of it may not be written
-        return min(reached.values()) - self._ahead_ms if reached else _NEVER
+        return min(reached.values()) - self._ahead_ms if reached else NEVER
 
     def others_wrote(self, until_ms: int) -> None:
         """Tell that the version that may write has come so far: in milliseconds since the epoch."""
@@ -507,7 +343,7 @@ class Results:
             passed = self._passed
             if passed is not None and self._next >= passed:
                 self._points.pass_on()
-            behind = len(messages) == _TAKEN and self._points.count < MOST_HELD
+            behind = len(messages) == _TAKEN and self._points.count < MOST_WAITING
             settling = self._settling and self._next >= self._until()
             if self._holds:
                 if settling:
@@ -549,7 +385,7 @@ class Results:
             if self._goes_on_at is not None:
                 return
             update: dict[str, Any] = {"offset": self._points.first_offset(self._next), "reached": self._points.reached}
-            if self._points.over_ms > _NEVER:  # what was over at the last look has been written since
+            if self._points.over_ms > NEVER:  # what was over at the last look has been written since
                 update["written_ms"] = self._points.over_ms
             # What this run has passed it has passed, also where its results are read once more.
             update["behind"] = tuple(part for part in self._points.behind if part in self._position.behind)
@@ -561,7 +397,7 @@ class Results:
             return
         until = self._written_ms if self.feed is None else min(self._written_ms, self._points.over_ms)
         self._unwritten.forget(until)
-        if self._unwritten.count > MOST_HELD:
+        if self._unwritten.count > MOST_WAITING:
             log.warning("%s: too many results wait to be kept; they will be read again", self.stage)
             self._unwritten = None
 

@@ -22,7 +22,8 @@ from streamops_runtime.code import StageFunction
 from streamops_runtime.gate import Gate
 from streamops_runtime.pace import GivingWay, Pace
 from streamops_runtime.plan_walk import watermark_delay_ms
-from streamops_runtime.results import Results, milliseconds
+from streamops_runtime.result_records import milliseconds
+from streamops_runtime.results import Results
 from streamops_runtime.sinks import check_columns
 from streamops_runtime.sources import accepted
 from streamops_runtime.streams import Places, raw_stream

@@ -27,7 +27,7 @@ from streamops_runtime import code
 from streamops_runtime.fingerprint import fingerprint
 from streamops_runtime.local import local_spark
 from streamops_runtime.plan_walk import items
-from streamops_runtime.results import check_tags
+from streamops_runtime.result_records import check_tags
 from streamops_runtime.sinks import check_columns
 from streamops_runtime.sources import accepted, schema_of
 

@@ -35,7 +35,7 @@ from streamops.store import keys
 from streamops.store.object_store import ObjectStore
 from streamops_runtime.code import StageFunction
 from streamops_runtime.gate import StopAtBoundary, collected
-from streamops_runtime.results import encoded
+from streamops_runtime.result_records import encoded
 from streamops_runtime.sources import accepted, schema_of
 from streamops_runtime.stages import to_topic
 from streamops_runtime.streams import Places, raw_stream

@@ -47,7 +47,8 @@ from streamops_runtime import code, placement, repartition, stages, warmup
 from streamops_runtime.feed import Feed
 from streamops_runtime.gate import Gate, StopAtBoundary
 from streamops_runtime.plan_walk import windows
-from streamops_runtime.results import Results, check_tags, encoded
+from streamops_runtime.result_records import check_tags, encoded
+from streamops_runtime.results import Results
 from streamops_runtime.sinks import open_sinks
 from streamops_runtime.stages import Phase, RunningStage, far
 from streamops_runtime.status import ProgressListener, StageProgress
@@ -114,6 +115,29 @@ class Driver(Protocol):
         """A permanent error: the exit code, after the final status."""
 
 
+@dataclass
+class _Seen:
+    """What the loop of a driver has seen: commits of all stages, that each works, the last ones before a stop."""
+
+    commits: int = 0
+    works: bool = False
+    last: stages.LastCommit | None = None
+
+
+class Every:
+    """Due at first, and then whenever more than so many seconds have passed."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds, self._last = seconds, 0.0
+
+    def due(self, moment: float) -> bool:
+        """Whether it is, at a time of a monotonic clock in seconds; it counts as done then."""
+        if moment - self._last <= self._seconds:
+            return False
+        self._last = moment
+        return True
+
+
 class InShadow(Protocol):
     """The queries of a version that may not write yet."""
 
@@ -149,7 +173,6 @@ class Work:
         self.listener = ProgressListener()
         self.placement = placement.Placement()
         self.warm: placement.Warm | None = None
-        self.looked = 0.0
         self.alone = placement.Alone()
         self.windows: dict[str, Window | None] = {}  # of real-time stages
         self.continued: dict[str, int] = {}  # stages that continue a checkpoint
@@ -474,7 +497,7 @@ class Work:
             Whether its next query is to be started.
 
         Results are exact whatever happens when, and none of a start replaces a newer one of before: nothing is written
-        until all that was read before has been read again (``Held.begin_again``).
+        until all that was read before has been read again (``WaitingPoints.begin_again``).
         """
         if not isinstance(stage.gate, Results):
             return False
@@ -589,51 +612,62 @@ class Work:
         log.info("stage %s started%s", stage.name, f": {stage.phase}" if stage.phase else "")
 
     def _watch(self, driver: Driver, held: Versioned[Lease]) -> int:
-        """The loop of a running driver."""
-        told = renewed = summed = 0.0
-        commits_before, cleared = 0, False
-        begun, last_commit = time.monotonic(), None
+        """The loop of a running driver: the exit code, once it ends."""
+        begun, seen = time.monotonic(), _Seen()
+        looking, renewing = Every(placement.LOOK_S), Every(RENEW_S)
+        telling, summing = Every(STATUS_S), Every(SUMMARY_S)
         while True:
             moment = time.monotonic()
-            if driver.command() == "stop":
-                last_commit = last_commit or stages.LastCommit.of(self.stages, self._reported(), moment)
-                if last_commit.over(self.stages, self._reported(), moment):
-                    return self._stop(driver, held)
+            if driver.command() == "stop" and self._may_stop(seen, moment):
+                return self._stop(driver, held)
             self._start_held(begun)
             code = self._look_after_queries(driver)
+            if code is None and looking.due(moment):
+                code = self._look_after_executors(driver, moment)
             if code is not None:
                 return code
-            if self.warm and (commits_before or moment - begun > HOLD_S):
+            self._note_commits(driver, seen)
+            if self.warm and (seen.commits or moment - begun > HOLD_S):
                 self.warm.end()
                 self.warm = None
-            if moment - self.looked > placement.LOOK_S:
-                self.looked, executors = moment, placement.executors(self.spark)
-                self.alone.look(len(executors), moment)
-                if self.alone.seconds > placement.ALONE_S:
-                    log.error("no executor for %.0f s: the driver ends, to be started again", self.alone.seconds)
-                    self._tell(driver)
-                    return RELAUNCH
-                if self._placement_due(executors, moment) and not self._redistribute(driver):
-                    return RELAUNCH
-            commits = sum(item.status.commits for item in self.progress.values())
-            if commits > commits_before:
-                stages.forgive(self.stages, {name: item.status.commits for name, item in self.progress.items()})
-                if not commits_before:
-                    driver.mark("first_commit")
-                commits_before = commits
             # One stage that never commits is enough: the driver would be started again for it without end.
             works = all(item.status.commits or item.status.quiet for item in self.progress.values())
-            if (works and not cleared) or moment - renewed > RENEW_S:
+            if renewing.due(moment) or (works and not seen.works):
                 held = driver.patiently(lambda held=held, done=works: leases.renew(self.store, held, committed=done))
-                self.lease, renewed, cleared = held.value, moment, cleared or works
-            if moment - told > STATUS_S:
+                self.lease, seen.works = held.value, seen.works or works
+            if telling.due(moment):
                 self._tell(driver)
-                told = moment
-            if moment - summed > SUMMARY_S:
+            if summing.due(moment):
                 self._look_back()
                 self._sum_up()
-                summed = moment
             time.sleep(SETTLING_LOOK_S if any(stage.phase is Phase.SETTLING for stage in self.stages) else LOOK_S)
+
+    def _may_stop(self, seen: _Seen, moment: float) -> bool:
+        """Whether a stop that was asked for has come to the commits that it waits for."""
+        seen.last = seen.last or stages.LastCommit.of(self.stages, self._reported(), moment)
+        return seen.last.over(self.stages, self._reported(), moment)
+
+    def _note_commits(self, driver: Driver, seen: _Seen) -> None:
+        """Forgive the failures of stages that commit again, and note the driver's first commit."""
+        commits = sum(item.status.commits for item in self.progress.values())
+        if commits <= seen.commits:
+            return
+        stages.forgive(self.stages, {name: item.status.commits for name, item in self.progress.items()})
+        if not seen.commits:
+            driver.mark("first_commit")
+        seen.commits = commits
+
+    def _look_after_executors(self, driver: Driver, moment: float) -> int | None:
+        """Spread state over executors that have joined; an exit code when there are none, or that does not work."""
+        executors = placement.executors(self.spark)
+        self.alone.look(len(executors), moment)
+        if self.alone.seconds > placement.ALONE_S:
+            log.error("no executor for %.0f s: the driver ends, to be started again", self.alone.seconds)
+            self._tell(driver)
+            return RELAUNCH
+        if self._placement_due(executors, moment) and not self._redistribute(driver):
+            return RELAUNCH
+        return None
 
     def _reported(self) -> dict[str, StageStatus]:
         """What Spark reports of each stage."""

@@ -11,14 +11,16 @@ from pyspark.sql import Row, SparkSession
 from streamops.model.definitions import InfluxSink
 from streamops.model.errors import DefinitionError
 from streamops.model.results import columns
-from streamops_runtime.results import MOST_HELD, Held, Results, check_tags, encoded
+from streamops_runtime.result_records import check_tags, encoded
+from streamops_runtime.results import Results
+from streamops_runtime.waiting_points import MOST_WAITING, WaitingPoints
 
 SECOND = 1000
 
 
-def held(*points: tuple[int, str, int]) -> Held:
+def held(*points: tuple[int, str, int]) -> WaitingPoints:
     """Points as (time, tag, value), in the order in which they came."""
-    found = Held()
+    found = WaitingPoints()
     for offset, (at, tag, value) in enumerate(points):
         found.add(f"{at}\x01{tag}".encode(), offset, str(value).encode())
     return found
@@ -46,7 +48,7 @@ def test_a_quiet_source_has_its_last_window_written_when_the_clock_has_passed_it
 
 
 def test_a_point_without_tags_has_its_time_alone_as_key() -> None:
-    points = Held()
+    points = WaitingPoints()
     points.add(b"1000", 0, b"1")
     assert points.due(SECOND) == [b"1"]
 
@@ -67,15 +69,15 @@ def test_reading_goes_on_at_the_first_result_that_is_not_written() -> None:
 
 
 def test_memory_is_bounded_when_no_window_ends() -> None:
-    points = Held()
-    for number in range(MOST_HELD):
+    points = WaitingPoints()
+    for number in range(MOST_WAITING):
         points.add(f"1000\x01{number}".encode(), number, b"1")
-    assert len(points.due(None)) == MOST_HELD
+    assert len(points.due(None)) == MOST_WAITING
 
 
 def test_a_sliding_window_is_over_once_an_event_after_it_has_come() -> None:
     """The newest window of a minute has begun at its end less a minute."""
-    points = Held(ahead_ms=60 * SECOND)
+    points = WaitingPoints(ahead_ms=60 * SECOND)
     for end in range(100, 161):
         points.add(f"{end * SECOND}\x01a".encode(), end, str(end).encode())
     assert points.due(None) == [b"100"]
@@ -84,7 +86,7 @@ def test_a_sliding_window_is_over_once_an_event_after_it_has_come() -> None:
 
 def test_what_is_made_of_panes_is_over_with_its_last_pane_a_look_later() -> None:
     """A pane of a second comes whole: the window that ends with it lacks nothing once all of its rows are through."""
-    points = Held(ahead_ms=59 * SECOND, patient=True)
+    points = WaitingPoints(ahead_ms=59 * SECOND, patient=True)
     for end in range(100, 160):
         points.add(f"{end * SECOND}\x01a".encode(), end, b"a")
     assert points.due(None) == []
@@ -93,7 +95,7 @@ def test_what_is_made_of_panes_is_over_with_its_last_pane_a_look_later() -> None
 
 
 def test_what_has_just_come_is_not_said_to_be_written_although_it_is_passed() -> None:
-    points = Held(patient=True)
+    points = WaitingPoints(patient=True)
     points.add(b"1000\x01a", 0, b"1")
     points.add(b"2000\x01a", 1, b"2")
     assert points.due(None) == []
@@ -125,7 +127,7 @@ def test_a_run_that_begins_again_writes_nothing_of_before_until_its_own_windows_
 
 
 def test_each_state_partition_has_to_pass_what_it_had_given() -> None:
-    points = Held()
+    points = WaitingPoints()
     for partition, key in ((0, b"5000\x01a"), (1, b"6000\x01b")):
         points.add(key, partition, b"whole", partition)
     points.begin_again(points.reached)

@@ -393,35 +393,48 @@ class Definition(_Model):
 
     @model_validator(mode="after")
     def _consistent(self) -> Definition:
+        self._allow_spark_settings()
+        self._keep_the_guarantee()
+        self._continue_each_stage_once()
+        self._write_each_field_from_one_stage()
+        self._read_stages_that_hand_on()
+        self._recount_topics()
+        return self
+
+    def _allow_spark_settings(self) -> None:
         for key in self.spark:
             if not ALLOWED_SPARK_CONF.fullmatch(key):
                 raise ValueError(f"spark: {key} is not allowed; allowed is {ALLOWED_SPARK_CONF_TEXT}")
-        if self.guarantee == "exactly-once":
-            for name, stage in self.stages.items():
-                if all(sink.log for sink in stage.sinks):
-                    raise ValueError(
-                        f"stages.{name}: a log sink repeats lines after a crash, so it cannot give exactly-once; "
-                        "add a sink with keys, or set guarantee: at-least-once"
-                    )
+
+    def _keep_the_guarantee(self) -> None:
+        for name, stage in self.stages.items():
+            if self.guarantee == "exactly-once" and all(sink.log for sink in stage.sinks):
+                raise ValueError(
+                    f"stages.{name}: a log sink repeats lines after a crash, so it cannot give exactly-once; "
+                    "add a sink with keys, or set guarantee: at-least-once"
+                )
+
+    def _continue_each_stage_once(self) -> None:
         for name, stage in self.stages.items():
             others = [other.renamed_from for at, other in self.stages.items() if at != name]
             if stage.renamed_from in {*self.stages, *others} - {None}:
                 raise ValueError(f"stages.{name}.renamed_from: another stage continues {stage.renamed_from}")
-        writers: dict[tuple[str, str], str] = {}
+
+    def _write_each_field_from_one_stage(self) -> None:
+        written: list[tuple[str, str, str]] = []  # measurement, field or "*", and the stage that writes it
         for name, stage in self.stages.items():
             for point in stage.influx_sinks:
-                for field in point.fields or point.columns():
-                    clashes = [
-                        stage
-                        for (measurement, written), stage in writers.items()
-                        if measurement == point.measurement and (written == field or "*" in (written, field))
-                    ]
-                    writers[point.measurement, field] = name
-                    if other := next((stage for stage in clashes if stage != name), None):
+                own = point.fields or point.columns()
+                for measurement, field, other in written:
+                    same = field in own or "*" in (field, *own)
+                    if other != name and measurement == point.measurement and same:
                         raise ValueError(
-                            f"stages.{name}: measurement {point.measurement} is written by stage {other}; "
+                            f"stages.{name}: measurement {measurement} is written by stage {other}; "
                             "points of both could be the same point, so give it another name"
                         )
+                written += [(point.measurement, field, name) for field in own]
+
+    def _read_stages_that_hand_on(self) -> None:
         for name, source in self.sources.items():
             if source.stage is None:
                 continue
@@ -433,14 +446,16 @@ class Definition(_Model):
                     f"sources.{name}.stage: stage {source.stage.name} runs in batches; only a stage with "
                     "mode: realtime or auto can be read by another"
                 )
+
+    def _recount_topics(self) -> None:
         for name, stage in self.stages.items():
-            if stage.recount and stage.recount.source not in self.sources:
+            if stage.recount is None:
+                continue
+            counted = self.sources.get(stage.recount.source)
+            if counted is None:
                 raise ValueError(f"stages.{name}.recount.source: there is no source {stage.recount.source!r}")
-            counted = self.sources[stage.recount.source] if stage.recount else None
-            named = counted and (counted.key or counted.value or SCHEMA_CONSTANT.fullmatch(counted.fields))
-            if counted and (not counted.kafka or named):
+            if not counted.kafka or counted.key or counted.value or SCHEMA_CONSTANT.fullmatch(counted.fields):
                 raise ValueError(f"stages.{name}.recount: only a topic of JSON values can be recounted in these words")
-        return self
 
     def under_name(self, job: str, prefix: str = "") -> Definition:
         """The same as a version of another job, whose measurements' names begin with ``prefix``.
