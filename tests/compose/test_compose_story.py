@@ -33,6 +33,46 @@ RATE = "2000"  # trades a second: what is shown here is that nothing is lost, no
 PROJECT = "streamops-test"  # no one's containers and volumes but this test's
 REPORT = REPOSITORY / "build" / "compose-report.json"
 
+# What a program finds of the texts that it is given, in all files and in the memory of all other processes.
+SEARCH = """
+import json, os, re, sys
+texts = [line.encode() for line in sys.stdin.read().split()]
+found, looked = set(), {"files": 0, "processes": 0}
+def search(data):
+    found.update(text for text in texts if text in data)
+for directory, folders, files in os.walk("/"):
+    if directory == "/":
+        folders[:] = [name for name in folders if name not in ("proc", "sys", "dev")]
+    for name in files:
+        path = os.path.join(directory, name)
+        try:
+            if os.path.isfile(path) and os.path.getsize(path) < 50_000_000:
+                search(open(path, "rb").read())
+                looked["files"] += 1
+        except OSError:
+            pass
+for pid in filter(str.isdecimal, os.listdir("/proc")):
+    if int(pid) == os.getpid():
+        continue
+    try:
+        search(open(f"/proc/{pid}/environ", "rb").read() + open(f"/proc/{pid}/cmdline", "rb").read())
+        looked["processes"] += 1
+        memory = open(f"/proc/{pid}/mem", "rb", 0)
+        for line in open(f"/proc/{pid}/maps"):
+            start, end, rights = re.match("([0-9a-f]+)-([0-9a-f]+) (r?)", line).groups()
+            position, end = int(start, 16), int(end, 16)
+            while rights and position < end:
+                memory.seek(position)
+                data = memory.read(min(8 << 20, end - position))
+                if not data:
+                    break
+                search(data)
+                position += max(1, len(data) - 200) if len(data) == 8 << 20 else len(data)
+    except (OSError, OverflowError, ValueError):
+        pass
+print(json.dumps({"found": sorted(text.decode() for text in found), "looked": looked}))
+"""
+
 pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
 
 
@@ -177,6 +217,31 @@ def test_a_warm_upgrade_loses_nothing(containers: Containers) -> None:
     assert done["steps"]["reserve"]["facts"]["cold"] is False  # both fit into the nodes' memory as it is by default
     assert containers.recount_beyond(now(), "vol_1s")["version"] == "v2"
     assert "SavePoint1" in containers.cli("snapshots", JOB)
+
+
+def test_no_container_ran_out_of_memory(containers: Containers) -> None:
+    """The engine would start it again and again, and all would only be slow."""
+    form = "{{.Name}} {{.RestartCount}} {{.State.OOMKilled}}"
+    told = _docker(containers, "inspect", "--format", form, *containers.run("ps", "--quiet").stdout.split())
+    assert [line for line in told.splitlines() if not line.endswith(" 0 false")] == []
+
+
+def test_what_a_driver_can_reach_on_its_node_has_no_secret_but_the_nodes_own(containers: Containers) -> None:
+    """Every file and the memory of every process that a job's code could read, which runs as the node's user."""
+    status = json.loads(containers.cli("jobs", "show", JOB, "--json"))["status"]
+    secrets = secrets_of(containers)
+    command = ["exec", "--no-TTY", status["host"], "python3", "-c", SEARCH]
+    found = subprocess.run(
+        [*containers.compose, *command],
+        env=containers.environment, cwd=REPOSITORY, input="\n".join(secrets),
+        capture_output=True, text=True, check=True, timeout=600,
+    )  # fmt: skip
+    told = json.loads(found.stdout)
+    assert told["looked"]["files"] > 1000
+    assert told["looked"]["processes"] >= 3  # the supervisor, the worker, the driver or an executor
+    own = containers.run("exec", "--no-TTY", status["host"], "sh", "-c", "cat /run/secrets/*").stdout.split()
+    assert set(told["found"]) <= set(own)
+    assert set(own) & set(told["found"])  # it does find what is there
 
 
 def test_a_killed_node_takes_nothing_along(containers: Containers) -> None:
