@@ -86,15 +86,24 @@ def test_a_relaunch_raises_the_epoch_and_counts_as_fruitless(store: ObjectStore,
 def test_the_fourth_relaunch_without_a_commit_gives_up(store: ObjectStore, record: JobRecord) -> None:
     for number in range(1 + leases.MOST_FRUITLESS):
         leases.take(store, record, "first", f"holder-{number}")
-    with pytest.raises(UnhealthyError, match="without a new commit"):
+    with pytest.raises(UnhealthyError, match="without a new commit of each stage"):
         leases.take(store, record, "first", "one-too-many")
     assert stored(store, record.job).holder == "holder-3"
+
+
+def test_it_names_the_stages_that_did_not_commit(store: ObjectStore, record: JobRecord) -> None:
+    for number in range(1 + leases.MOST_FRUITLESS):
+        held = leases.take(store, record, "first", f"holder-{number}")
+        if number < leases.MOST_FRUITLESS:  # the last one ended before it could tell
+            leases.renew(store, held, ["avg_1m", "vol_1s"])
+    with pytest.raises(UnhealthyError, match="without a new commit of stage avg_1m, vol_1s;"):
+        leases.take(store, record, "first", "one-too-many")
 
 
 def test_a_commit_clears_the_count(store: ObjectStore, record: JobRecord) -> None:
     for number in range(1 + leases.MOST_FRUITLESS):
         held = leases.take(store, record, "first", f"holder-{number}")
-    leases.renew(store, held, committed=True)
+    leases.renew(store, held, [])
     assert leases.take(store, record, "first", "later").value.fruitless == 1
 
 

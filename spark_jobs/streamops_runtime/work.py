@@ -349,7 +349,7 @@ class Work:
             held = self._write_leftovers(driver, held)
         except UnreachableError:  # a server is away, which is not this start's fault: it is not counted
             with suppress(StreamOpsError):
-                leases.renew(self.store, held, committed=True)
+                leases.renew(self.store, held, ())
             raise
         for name in (stage.name for stage in self.stages if stage.query is None):
             key = keys.stage(job, number, epoch, name)
@@ -631,10 +631,10 @@ class Work:
                 self.warm.end()
                 self.warm = None
             # One stage that never commits is enough: the driver would be started again for it without end.
-            works = all(item.status.commits or item.status.quiet for item in self.progress.values())
-            if renewing.due(moment) or (works and not seen.works):
-                held = driver.patiently(lambda held=held, done=works: leases.renew(self.store, held, committed=done))
-                self.lease, seen.works = held.value, seen.works or works
+            idle = [name for name, of in self._reported().items() if not (of.commits or of.quiet)]
+            if renewing.due(moment) or not (idle or seen.works):
+                held = driver.patiently(lambda held=held, idle=idle: leases.renew(self.store, held, idle))
+                self.lease, seen.works = held.value, seen.works or not idle
             if telling.due(moment):
                 self._tell(driver)
             if summing.due(moment):

@@ -199,7 +199,7 @@ def test_a_command_pauses_a_job_and_settles_what_airflow_does_not_know_through_a
     assert f"{name}: aborted (left as it is by {stack.airflow_user}: a test" in succeeded(
         streamops("operations", "abort", name, "--leave-as-is", "--reason", "a test")
     )
-    assert "is looked after again" in succeeded(streamops("jobs", "resume", job.name))
+    assert "is started again by itself" in succeeded(streamops("jobs", "resume", job.name))
     assert not job.record().paused
     last = {item.request.runbook: item for item in list_operations(job.store, job.name)}
     for runbook in ("pause_job", "settle_operation"):

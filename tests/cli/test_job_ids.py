@@ -48,7 +48,7 @@ def test_commands_take_the_id_that_jobs_shows_until_the_deployment_is_replaced(r
     assert "Step note of" in log
     assert f"Receipt {paused.id}: pause_job of {JOB} succeeded" in log
     assert "on that run's page" in run("operations", "show", first, "--log").output
-    assert f"{JOB} is looked after again" in run("jobs", "resume", first, "--without-airflow").output
+    assert f"{JOB} is started again by itself" in run("jobs", "resume", first, "--without-airflow").output
 
     rig.commits_more()
     second = rig.run("upgrade_job", version="v2", snapshot="s").id

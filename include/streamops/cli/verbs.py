@@ -119,7 +119,7 @@ pause = verb(
 log_level = verb(
     "set_log_levels", lambda done: f"{done.job} logs as asked, until it is restarted.", logging="LOGGER=LEVEL"
 )
-resume = verb("pause_job", lambda done: f"{done.job} is looked after again.", {"action": "resume"})
+resume = verb("pause_job", lambda done: f"{done.job} is started again by itself if it ends.", {"action": "resume"})
 
 
 schedule = verb(

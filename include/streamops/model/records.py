@@ -139,6 +139,7 @@ class Lease(Stored):
     taken: datetime | None = None
     renewed: datetime | None = None
     fruitless: int = 0  # holders in a row of this launch that committed nothing
+    idle: tuple[str, ...] = ()  # stages of which the last holder that told had seen no commit
 
 
 class EarlierRun(Part):

@@ -6,6 +6,8 @@ are for display only.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from streamops.model import records
 from streamops.model.errors import ConflictError, LeaseLostError, UnhealthyError
 from streamops.model.records import JobRecord, Lease
@@ -76,11 +78,12 @@ def _taken(old: Lease | None, record: JobRecord, launch: str, holder: str) -> Le
         return fresh.model_copy(update={"epoch": old.epoch, "fruitless": old.fruitless})
     fruitless = old.fruitless + 1 if old.launch == launch else 0
     if fruitless > MOST_FRUITLESS:
+        which = f"of stage {', '.join(old.idle)}" if old.idle else "of each stage"
         raise UnhealthyError(
-            f"Launch {launch} of {record.job} was started {fruitless} times without a new commit of each stage; "
+            f"Launch {launch} of {record.job} was started {fruitless} times without a new commit {which}; "
             "read the driver's log, correct the cause, then start the job again."
         )
-    return fresh.model_copy(update={"epoch": old.epoch + 1, "fruitless": fruitless})
+    return fresh.model_copy(update={"epoch": old.epoch + 1, "fruitless": fruitless, "idle": old.idle})
 
 
 def check(store: ObjectStore, lease: Lease) -> None:
@@ -100,9 +103,18 @@ def _own(found: Lease | None, lease: Lease) -> Lease:
     return found
 
 
-def renew(store: ObjectStore, held: Versioned[Lease], *, committed: bool = False) -> Versioned[Lease]:
-    """Show that the holder lives; ``committed`` clears the count of fruitless starts. Raises LeaseLostError."""
-    update: dict[str, object] = {"renewed": records.now()} | ({"fruitless": 0} if committed else {})
+def renew(store: ObjectStore, held: Versioned[Lease], idle: Collection[str] | None = None) -> Versioned[Lease]:
+    """Show that the holder lives.
+
+    Args:
+        idle: stages that have not committed yet; when there are none, fruitless starts are counted from the beginning.
+
+    Raises:
+        LeaseLostError: another one holds the lease.
+    """
+    update: dict[str, object] = {"renewed": records.now()}
+    if idle is not None:
+        update |= {"idle": tuple(idle)} | ({} if idle else {"fruitless": 0})
     return _change(store, held, update)
 
 

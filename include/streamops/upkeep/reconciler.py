@@ -393,7 +393,7 @@ class Reconciler:
             elif wanted is not None:
                 yield Healing(job, "second", wanted.why)
         except StreamOpsError as error:
-            yield Healing(job, "trouble", f"its second driver is not looked after; {error}")
+            yield Healing(job, "trouble", f"its second driver is left alone: {error}")
 
     def _start_second(self, job: str) -> str:
         """A second driver for what runs, unless someone was faster since the look."""

@@ -24,7 +24,7 @@ class PauseJob(JobRequest):
         Literal["pause", "resume"],
         Field(
             title="Action",
-            description="pause: the job is not started again by itself. resume: it is looked after again.",
+            description="pause: the job is not started again by itself if it ends. resume: it is.",
         ),
     ]
 
@@ -41,13 +41,14 @@ def note(context: StepContext) -> Paused:
     """Write it into the job record."""
     paused = context.asked(PauseJob).action == "pause"
     context.change({"paused": paused})
-    context.say(f"{context.job} is {'paused: reconciliation leaves it alone' if paused else 'looked after again'}")
+    told = "paused: reconciliation leaves it alone" if paused else "no longer paused: if it ends, it is started again"
+    context.say(f"{context.job} is {told}")
     return Paused(paused=paused)
 
 
 PAUSE_JOB = steps.at_once(
     PauseJob,
     Step("check", "check", "Check that there is such a job", check),
-    Step("note", "check", "Write into the job record whether the job is looked after", note),
+    Step("note", "check", "Write into the job record whether the job is paused", note),
     begun="it may be done: 'streamops jobs show' says so",
 )
