@@ -25,6 +25,7 @@ import pytest
 import stand_ins
 import yaml
 
+import reach
 from stack.compose import engine, secret_files
 from stack.layout import REPOSITORY
 
@@ -32,46 +33,6 @@ JOB = "trade-analyser"
 RATE = "2000"  # trades a second: what is shown here is that nothing is lost, not how fast it is
 PROJECT = "streamops-test"  # no one's containers and volumes but this test's
 REPORT = REPOSITORY / "build" / "compose-report.json"
-
-# What a program finds of the texts that it is given, in all files and in the memory of all other processes.
-SEARCH = """
-import json, os, re, sys
-texts = [line.encode() for line in sys.stdin.read().split()]
-found, looked = set(), {"files": 0, "processes": 0}
-def search(data):
-    found.update(text for text in texts if text in data)
-for directory, folders, files in os.walk("/"):
-    if directory == "/":
-        folders[:] = [name for name in folders if name not in ("proc", "sys", "dev")]
-    for name in files:
-        path = os.path.join(directory, name)
-        try:
-            if os.path.isfile(path) and os.path.getsize(path) < 50_000_000:
-                search(open(path, "rb").read())
-                looked["files"] += 1
-        except OSError:
-            pass
-for pid in filter(str.isdecimal, os.listdir("/proc")):
-    if int(pid) == os.getpid():
-        continue
-    try:
-        search(open(f"/proc/{pid}/environ", "rb").read() + open(f"/proc/{pid}/cmdline", "rb").read())
-        looked["processes"] += 1
-        memory = open(f"/proc/{pid}/mem", "rb", 0)
-        for line in open(f"/proc/{pid}/maps"):
-            start, end, rights = re.match("([0-9a-f]+)-([0-9a-f]+) (r?)", line).groups()
-            position, end = int(start, 16), int(end, 16)
-            while rights and position < end:
-                memory.seek(position)
-                data = memory.read(min(8 << 20, end - position))
-                if not data:
-                    break
-                search(data)
-                position += max(1, len(data) - 200) if len(data) == 8 << 20 else len(data)
-    except (OSError, OverflowError, ValueError):
-        pass
-print(json.dumps({"found": sorted(text.decode() for text in found), "looked": looked}))
-"""
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
 
@@ -230,7 +191,7 @@ def test_what_a_driver_can_reach_on_its_node_has_no_secret_but_the_nodes_own(con
     """Every file and the memory of every process that a job's code could read, which runs as the node's user."""
     status = json.loads(containers.cli("jobs", "show", JOB, "--json"))["status"]
     secrets = secrets_of(containers)
-    command = ["exec", "--no-TTY", status["host"], "python3", "-c", SEARCH]
+    command = ["exec", "--no-TTY", status["host"], "python3", "-c", reach.PROGRAM, "/", "memory"]
     found = subprocess.run(
         [*containers.compose, *command],
         env=containers.environment, cwd=REPOSITORY, input="\n".join(secrets),

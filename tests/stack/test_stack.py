@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import stat
 import subprocess
 import sys
@@ -10,11 +12,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psutil
 import pytest
 
+import reach
 from fresh_job import as_root
 from secrecy import secrets_of
 from stack import configure, lifecycle, supervision
@@ -97,6 +101,35 @@ def test_everything_listens_on_loopback_only(layout: Layout) -> None:
         address.port for address in listening
     }
     assert {address.ip for address in listening} <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes another user, and makes networks")
+def test_another_user_of_the_machine_finds_no_secret_and_another_network_no_server(layout: Layout) -> None:
+    secrets = set(secrets_of(layout).values())
+
+    def finds(*more: str, **as_user: Any) -> dict[str, Any]:
+        done = subprocess.run(
+            ["/usr/bin/python3", "-c", reach.PROGRAM, str(layout.home), *more], input="\n".join(secrets),
+            text=True, capture_output=True, check=True, cwd="/", **as_user,
+        )  # fmt: skip
+        return dict(json.loads(done.stdout))
+
+    assert set(finds()["found"]) == secrets  # whose they are
+    other = finds("memory", user=65534, group=65534, extra_groups=[])
+    assert (other["found"], other["looked"]["files"]) == ([], 0)
+
+    connect = (
+        "import socket, sys\nfor port in sys.argv[1:]: print(socket.socket().connect_ex(('127.0.0.1', int(port))))"
+    )
+    ports = [str(layout.port(name)) for name in ("kafka", "minio", "influxd", "airflow", "spark-master", "supervisor")]
+    here, there = (
+        subprocess.run(
+            [*network, "/usr/bin/python3", "-c", connect, *ports], text=True, capture_output=True, check=True
+        ).stdout.split()
+        for network in ((), ("unshare", "--net", "--"))
+    )
+    assert set(here) == {"0"}
+    assert "0" not in there
 
 
 def test_the_master_takes_no_program_from_whoever_reaches_a_page(layout: Layout) -> None:
