@@ -56,7 +56,7 @@ def down(say: Say = print) -> None:
     """
     with _alone():
         found = engine.find(say)
-        _compose(found, "down")
+        _compose(found, "--profile", "*", "down")  # also what was started with a profile
     command = f"{' '.join(found.compose)} down --volumes"
     say(f"The containers are stopped; their volumes stay. '{command}' removes those too.")
 
