@@ -8,7 +8,7 @@ from collections.abc import Callable
 from statistics import median
 from typing import Any
 
-from benchmarks import checking, cluster, exports, large_state, machine, strategies, sustained, switch, table
+from benchmarks import checking, cluster, exports, in_a_row, large_state, machine, strategies, sustained, switch, table
 from benchmarks.memory import measure, supervisor_pid
 from benchmarks.session import Session, session
 from stack.layout import Layout
@@ -60,6 +60,7 @@ KINDS: dict[str, Callable[[Session, argparse.Namespace], dict[str, Any]]] = {
     "large-state": lambda running, chosen: large_state.run(running),
     "strategies": lambda running, chosen: strategies.run(running, chosen.times),
     "switch": lambda running, chosen: switch.run(running, chosen.times, chosen.settle),
+    "in-a-row": lambda running, chosen: in_a_row.run(running, 6 * chosen.times),
     "scale": lambda running, chosen: cluster.scale(running),
     "kills": lambda running, chosen: cluster.kills(running, chosen.times),
     "live-kills": lambda running, chosen: cluster.live_kills(running, chosen.times),

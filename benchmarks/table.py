@@ -214,6 +214,27 @@ def large_state() -> str | None:
     return f"{_table((title, 'seconds', 'MiB'), rows)}\n\n{tail}"
 
 
+def in_a_row() -> str | None:
+    """The first, the middle and the last of many upgrades."""
+    result = load("in-a-row")
+    if result is None or not result["looks"]:
+        return None
+    looks = result["looks"]
+    shown = [(1, looks[0]), (len(looks) // 2, looks[len(looks) // 2 - 1]), (len(looks), looks[-1])]
+    kinds = [kind for kind in looks[0]["objects"] if any(look["objects"][kind] for look in looks)]
+    rows: list[tuple[Any, ...]] = [
+        ("whole runbook (s)", *(f"{look['seconds']:.0f}" for _, look in shown)),
+        ("points compared by its recount, all right", *(f"{look['points']:,}" for _, look in shown)),
+        ("memory of everything (GiB, PSS)", *(_gib(look["memory"]) for _, look in shown)),
+        ("processes", *(look["processes"] for _, look in shown)),
+        *((f"objects: {kind}", *(f"{look['objects'][kind]:,}" for _, look in shown)) for kind in kinds),
+        ("object store on disk (MiB)", *(_mib(look["disk"]) for _, look in shown)),
+    ]
+    failed = "none failed" if not result["failed"] else f"{len(result['failed'])} failed: {'; '.join(result['failed'])}"
+    head = ("after upgrade", *(str(number) for number, _ in shown))
+    return f"{len(looks) + len(result['failed'])} upgrades, {failed}.\n\n{_table(head, rows)}"
+
+
 def cluster() -> str | None:
     """A node more and a node less, a killed worker, an outage; what of it was measured."""
     rows: list[tuple[str, str]] = []
@@ -276,5 +297,6 @@ TABLES = {
     "checks": checks,
     "exports": exports,
     "large-state": large_state,
+    "in-a-row": in_a_row,
     "cluster": cluster,
 }
