@@ -21,8 +21,7 @@ from streamops.model.errors import NotFoundError, RefusedError, UnreachableError
 
 # Engine 20.10 is the oldest that limits the memory of containers on control groups 2, which today's systems have.
 OLDEST_API, OLDEST_ENGINE = (1, 41), "20.10"
-# From 2.21 on Compose prints one JSON object a line for each container, which is read here; old ones, moreover, fail to
-# hand secrets from the environment to users other than root (docker/compose issue 10595).
+# From 2.21 on Compose prints one JSON object a line for each container, which is read here.
 OLDEST_COMPOSE = (2, 21)
 INSTALL = "Install Docker Engine (on Debian: apt-get install docker.io)"
 ANSWER_S = 30.0

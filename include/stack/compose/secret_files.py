@@ -48,7 +48,7 @@ GROUPS: Mapping[str, frozenset[str]] = {
 NAMES = frozenset().union(*GROUPS.values())
 
 _HERE = Layout(REPOSITORY)
-PAGES = {  # address, user, password: a secret by its name, where there is one
+PAGES = {  # address, user, password: secrets by their names
     "Grafana": ("http://127.0.0.1:3000", "admin", "GRAFANA_PASSWORD"),
     "Airflow": (_HERE.page("airflow"), "admin", "AIRFLOW_PASSWORD"),
     "Spark": (_HERE.page("spark-master-ui"), "", ""),
@@ -93,7 +93,7 @@ def take(place: Layout, lines: Iterable[str]) -> None:
 def pages(known: Mapping[str, str], without: Sequence[str] = ()) -> list[str]:
     """A line for each page: its address, and the user and password of those that are known."""
     return [
-        f"{name:9} {address:22} {known.get(user, user):14} {known.get(password, '')}".rstrip()
+        f"{name:9} {address:22} {known.get(user, '' if user in NAMES else user):14} {known.get(password, '')}".rstrip()
         for name, (address, user, password) in PAGES.items()
         if name.lower() not in without
     ]
