@@ -329,46 +329,65 @@ class Results:
         assert self._consumer is not None
         flushed = saved = trimmed = came = time.monotonic()
         while not self._end.is_set():
-            if self._goes_on_at is not None:
-                with self._holding:
-                    self._next, self._goes_on_at = self._goes_on_at, None
-                self._consumer.assign([confluent_kafka.TopicPartition(self.topic, 0, self._next)])
+            self._jump()
             messages = self._consumer.consume(_TAKEN, FLUSH_S / 2)
             moment = time.monotonic()
             if messages:
                 came = moment
-                with self._holding:
-                    if self._goes_on_at is None:  # else they come once more, after others
-                        self._take_in(messages)
-            passed = self._passed
+                self._receive(messages)
+            passed = self._passed  # of the driver's thread
             if passed is not None and self._next >= passed:
                 self._points.pass_on()
-            behind = len(messages) == _TAKEN and self._points.count < MOST_WAITING
             settling = self._settling and self._next >= self._until()
             if self._holds:
                 if settling:
                     self._end_settling()
                 continue
+            behind = len(messages) == _TAKEN and self._points.count < MOST_WAITING
             if settling or (not behind and moment - flushed >= FLUSH_S) or moment - flushed > 1.0:
-                present = self._present(moment, moment - came)
-                with self._holding:
-                    due = self._points.due(present, everything=settling and self._last)
-                self._write(due)
-                self._forget()
+                self._flush(self._present(moment, moment - came), everything=settling and self._last)
                 flushed = moment
             if settling or moment - saved > SAVE_S:
-                if self.feed is not None:
-                    self._look_back(self.feed)
-                    self.feed.save()
-                self._remember(keep_trying=not settling)
+                self._save_all(keep_trying=not settling)
                 saved = moment
             if settling:
                 self._end_settling()
             if moment - trimmed > TRIM_S:
-                self._trim()
-                if self.feed is not None:
-                    self.feed.trim(moment)
+                self._trim_all(moment)
                 trimmed = moment
+
+    def _jump(self) -> None:
+        """Continue at another result than the next one, if ``allow`` says so."""
+        assert self._consumer is not None
+        if self._goes_on_at is None:
+            return
+        with self._holding:
+            self._next, self._goes_on_at = self._goes_on_at, None
+        self._consumer.assign([confluent_kafka.TopicPartition(self.topic, 0, self._next)])
+
+    def _receive(self, messages: list[confluent_kafka.Message]) -> None:
+        with self._holding:
+            if self._goes_on_at is None:  # else they come once more, after others
+                self._take_in(messages)
+
+    def _flush(self, present_ms: int | None, *, everything: bool) -> None:
+        """Write the points that are over."""
+        with self._holding:
+            due = self._points.due(present_ms, everything=everything)
+        self._write(due)
+        self._forget()
+
+    def _save_all(self, *, keep_trying: bool) -> None:
+        """Store how far the topic was read, and what must be remembered of the feed."""
+        if self.feed is not None:
+            self._look_back(self.feed)
+            self.feed.save()
+        self._remember(keep_trying=keep_trying)
+
+    def _trim_all(self, moment: float) -> None:
+        self._trim()
+        if self.feed is not None:
+            self.feed.trim(moment)
 
     def _end_settling(self) -> None:
         since, first, rows = self._settles_from

@@ -8,7 +8,7 @@ from contextlib import nullcontext, suppress
 from pydantic import ValidationError
 
 from streamops.cluster import record as cluster_record
-from streamops.model.definitions import CsvTail, Definition, Http, Kafka
+from streamops.model.definitions import CsvTail, Definition, Http, Kafka, Param
 from streamops.model.errors import CheckpointError, NotFoundError, RefusedError, SnapshotRefusedError
 from streamops.model.records import JobRecord
 from streamops.operations.context import StepContext
@@ -89,42 +89,48 @@ def continues(context: StepContext, record: JobRecord) -> Checked:
 def settings(definition: Definition, request: NewVersion) -> None:
     """Raise RefusedError unless the definition has the params and sources that are set."""
     for name, value in request.params.items():
-        known = definition.params
-        if name not in known:
-            raise RefusedError(
-                f"{definition.job} {definition.version} has no param {name!r}; it has {', '.join(known) or 'none'}."
-            )
-        wanted = type(known[name])
-        if type(value) is not wanted and not (wanted is float and type(value) is int):
-            raise RefusedError(f"Param {name} must be a {wanted.__name__}, like {known[name]!r}; it is {value!r}.")
+        _param(definition, name, value)
     for source, place in request.places.items():
-        if source not in definition.sources:
-            raise RefusedError(
-                f"{definition.job} {definition.version} has no source {source!r}; "
-                f"it has {', '.join(definition.sources)}."
-            )
-        given, kind = definition.sources[source], "topics" if source in request.topics else "addresses"
-        if given.stage:
-            raise RefusedError(f"Source {source} is what stage {given.stage.name} hands on; it has no other place.")
-        if (kind == "topics") != (given.kafka is not None):
-            raise RefusedError(
-                f"Source {source} is {'a' if given.kafka else 'not a'} Kafka topic; set it with "
-                f"{'topics' if given.kafka else 'addresses'}, not with {kind}."
-            )
-        try:
-            if given.kafka:
-                Kafka.at(place)
-            if given.csv_tail:
-                CsvTail(directory=place)
-            elif given.http:
-                Http(url=place)
-        except ValidationError:
+        _place(definition, source, place, "topics" if source in request.topics else "addresses")
+
+
+def _param(definition: Definition, name: str, value: Param) -> None:
+    known = definition.params
+    if name not in known:
+        raise RefusedError(
+            f"{definition.job} {definition.version} has no param {name!r}; it has {', '.join(known) or 'none'}."
+        )
+    wanted = type(known[name])
+    if type(value) is not wanted and not (wanted is float and type(value) is int):
+        raise RefusedError(f"Param {name} must be a {wanted.__name__}, like {known[name]!r}; it is {value!r}.")
+
+
+def _place(definition: Definition, source: str, place: str, field: str) -> None:
+    """Of a source, as ``field`` of a request sets it."""
+    if source not in definition.sources:
+        raise RefusedError(
+            f"{definition.job} {definition.version} has no source {source!r}; it has {', '.join(definition.sources)}."
+        )
+    given = definition.sources[source]
+    if given.stage:
+        raise RefusedError(f"Source {source} is what stage {given.stage.name} hands on; it has no other place.")
+    if (field == "topics") != (given.kafka is not None):
+        raise RefusedError(
+            f"Source {source} is {'a' if given.kafka else 'not a'} Kafka topic; set it with "
+            f"{'topics' if given.kafka else 'addresses'}, not with {field}."
+        )
+    try:
+        if given.kafka:
+            what = "a topic, like trades, or trades@broker.example:9092 for one of another broker"
+            Kafka.at(place)
+        elif given.http:
+            what = "an absolute URL, like http://127.0.0.1:8000/pings"
+            Http(url=place)
+        else:
             what = "an absolute directory, like /data/pings"
-            if given.http:
-                what = "an absolute URL, like http://127.0.0.1:8000/pings"
-            elif given.kafka:
-                what = "a topic, like trades, or trades@broker.example:9092 for one of another broker"
-            raise RefusedError(f"Address {place!r} of source {source} is not {what}.") from None
+            CsvTail(directory=place)
+    except ValidationError:
+        raise RefusedError(f"Address {place!r} of source {source} is not {what}.") from None
 
 
 def reachable(ports: Ports, definition: Definition, topics: Mapping[str, str], *, made: bool = False) -> None:

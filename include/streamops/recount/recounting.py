@@ -21,7 +21,7 @@ import numpy as np
 from streamops.clients.influx import Points
 from streamops.clients.kafka import Block, Ledger
 from streamops.model import results
-from streamops.model.definitions import EVERY, Definition, InfluxSink, Recount, Source
+from streamops.model.definitions import EVERY, Definition, InfluxSink, Recount, Source, Stage
 from streamops.model.errors import (
     CheckpointError,
     DefinitionError,
@@ -333,6 +333,17 @@ def recount_job(
     )
 
 
+def _why_not(sink: InfluxSink | None, reached: Reach | str | None, wanted: set[str]) -> str | None:
+    """Why a stage is left out of a recount."""
+    if sink is None:
+        return "it writes no points"
+    if sink.elsewhere:
+        return f"it writes to another InfluxDB (secret {sink.secret}), which is not read here"
+    if isinstance(reached, str):
+        return f"its definition does not say how (recount), and {reached}"
+    return "it was not asked for" if wanted and sink.measurement not in wanted else None
+
+
 @dataclass(frozen=True)
 class _Planner:
     """Decides what to recount of a deployment; ``since`` and ``after`` are those of ``recount_job``.
@@ -367,43 +378,40 @@ class _Planner:
         prefix = checkpoints.current_epoch_prefix(self.store, self.deployment.job, self.deployment.number)
         plans: dict[str, list[StagePlan]] = {}
         for name, stage in self.definition.stages.items():
-            sink = stage.points
-            spec = stage.recount
-            if sink is None:
-                self.left_out[name] = "it writes no points"
+            reached = None if stage.recount else reach(self.definition, name, self.fingerprints.get(name))
+            if why := _why_not(stage.points, reached, wanted):
+                self.left_out[name] = why
                 continue
-            if sink.elsewhere:
-                self.left_out[name] = f"it writes to another InfluxDB (secret {sink.secret}), which is not read here"
-                continue
-            reached = None if spec else reach(self.definition, name, self.fingerprints.get(name))
-            if isinstance(reached, str):
-                self.left_out[name] = f"its definition does not say how (recount), and {reached}"
-                continue
-            if wanted and sink.measurement not in wanted:
-                self.left_out[name] = "it was not asked for"
-                continue
-            plan: StagePlan | Range | str | None = None
             try:
-                tails = list(self._tails(name, prefix))
-                if tails and spec:
-                    plan = self._plan(name, spec, sink, tails)
-                elif tails and reached:
-                    plan = self._range(name, reached, tails)
+                plan = self._of(name, stage, reached, prefix)
             except (CheckpointError, NotFoundError, RefusedError) as error:
                 self.damaged[name] = str(error)
                 continue
-            if plan is None:
-                self.waiting.append(
-                    Measured(stage=name, measurement=sink.measurement, young=self._young(name), nothing="not begun")
-                )
-            elif isinstance(plan, str):
-                self.left_out[name] = plan
-            elif isinstance(plan, Range):
-                assert isinstance(reached, Reach)
-                self.functions.append((plan, reached))
-            else:
-                plans.setdefault(plan.spec.source, []).append(plan)
+            match plan:
+                case None:
+                    measurement = stage.points.measurement if stage.points else ""
+                    self.waiting.append(
+                        Measured(stage=name, measurement=measurement, young=self._young(name), nothing="not begun")
+                    )
+                case str():
+                    self.left_out[name] = plan
+                case Range():
+                    assert isinstance(reached, Reach)
+                    self.functions.append((plan, reached))
+                case StagePlan():
+                    plans.setdefault(plan.spec.source, []).append(plan)
         return plans
+
+    def _of(
+        self, name: str, stage: Stage, reached: Reach | str | None, prefix: str | None
+    ) -> StagePlan | Range | str | None:
+        """How a stage is recounted, or why not; None when it has not committed yet. Raises as ``_plan``."""
+        tails = list(self._tails(name, prefix))
+        if tails and stage.recount and stage.points:
+            return self._plan(name, stage.recount, stage.points, tails)
+        if tails and isinstance(reached, Reach):
+            return self._range(name, reached, tails)
+        return None
 
     def _written(self, tails: list[tuple[str, checkpoints.Tail]], windows: bool) -> None:
         """Wait until what real-time stages have given by here is written."""
