@@ -327,12 +327,14 @@ def test_a_stage_that_reads_another_is_kept_taken_back_and_filled_again(real_tim
 def gapless(job: FreshJob, from_ms: int, measurements: Sequence[str] = ALL) -> None:
     """No second without a point, in any of the measurements."""
     with closing(Dashboard(job.settings)) as dashboard:
-        for measurement in measurements:
+
+        def seconds(measurement: str) -> list[int]:
             symbol = None if measurement == "vol_1s" else "AAPL"
-            points = dashboard.series(
-                f"{job.name.replace('-', '_')}_{measurement}", from_ms, int(time.time() * 1000), symbol
-            )
-            seconds = [at // 1000 for at, _ in points]
-            missing = sorted(set(range(seconds[0], seconds[-1] + 1)) - set(seconds))
-            assert not missing, f"{measurement} from {seconds[0]} to {seconds[-1]}, at {time.time():.1f}"
-            assert len(seconds) > 20
+            name = f"{job.name.replace('-', '_')}_{measurement}"
+            return [at // 1000 for at, _ in dashboard.series(name, from_ms, int(time.time() * 1000), symbol)]
+
+        for measurement in measurements:
+            wait_for(lambda of=measurement: len(seconds(of)) > 20, 120, f"twenty seconds of {measurement}")
+            found = seconds(measurement)
+            missing = sorted(set(range(found[0], found[-1] + 1)) - set(found))
+            assert not missing, f"{measurement} from {found[0]} to {found[-1]}, at {time.time():.1f}"
