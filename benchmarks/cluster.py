@@ -21,6 +21,7 @@ from streamops.cluster.membership import present
 from streamops.cluster.supervised_nodes import SupervisedNodes
 from streamops.cluster.view import host_of
 from streamops.model.records import DriverStatus, State
+from streamops.operations import runbooks
 from streamops.operations.facts import JobsCaughtUp
 from streamops.operations.follow import request
 from streamops.operations.operation import Operation
@@ -60,12 +61,12 @@ def live_kills(session: Session, times: int) -> dict[str, Any]:
 def fleet_kills(session: Session, times: int) -> dict[str, Any]:
     """The node killed that runs the fleet's job, one of three, as the reference lab does it. Seconds."""
     _ready(session, session.to_v1)
-    _small(session, "cancel_job", job=JOB)  # the fleet is alone there
+    _run(session, "cancel_job", job=JOB)  # the fleet is alone there
     lifecycle.generator_stop()
     lifecycle.fleet_start()
     story = FleetStory(session.demo.settings, session.demo.say, session.demo.progress, kills=times)
     found = story.kill_nodes()
-    _small(session, "delete_job", job=FLEET_JOB)
+    _run(session, "delete_job", job=FLEET_JOB)
     lifecycle.fleet_stop()
     _run(session, "scale_cluster", size=2)
     lifecycle.generator_start()
@@ -235,10 +236,8 @@ def _pause(session: Session, act: Any) -> float | None:
     return longest_pause(session.watcher.seen("avg_1s"), int(begun * 1000), int(ended * 1000))
 
 
-def _small(session: Session, runbook: str, **values: Any) -> None:
-    session.runbooks.run(request(runbook, **values), session.demo.progress())
-
-
 def _run(session: Session, runbook: str, **values: Any) -> Operation:
-    asked = request(runbook, healthy_timeout_s=300, **values)
+    if "healthy_timeout_s" in runbooks.find(runbook).request.model_fields:
+        values["healthy_timeout_s"] = 300
+    asked = request(runbook, **values)
     return session.runbooks.run(asked, session.demo.progress())

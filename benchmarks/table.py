@@ -220,7 +220,7 @@ def in_a_row() -> str | None:
     if result is None or not result["looks"]:
         return None
     looks = result["looks"]
-    shown = [(1, looks[0]), (len(looks) // 2, looks[len(looks) // 2 - 1]), (len(looks), looks[-1])]
+    shown = [(number, looks[number - 1]) for number in sorted({1, (len(looks) + 1) // 2, len(looks)})]
     kinds = [kind for kind in looks[0]["objects"] if any(look["objects"][kind] for look in looks)]
     rows: list[tuple[Any, ...]] = [
         ("whole runbook (s)", *(f"{look['seconds']:.0f}" for _, look in shown)),

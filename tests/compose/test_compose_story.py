@@ -122,14 +122,8 @@ def containers() -> Iterator[Containers]:
         environment = given | {"COMPOSE_PROJECT_NAME": PROJECT, "STREAMOPS_RATE": RATE}
         os.environ.update(environment)  # what looks for the tools asks there
         images = stand_ins.prepare(environment)
-        own = [
-            "docker",
-            "image",
-            "rm",
-            "--no-prune",
-            "streamops",
-            "streamops-minio",
-        ]  # what is missing is built by the start itself
+        # What is missing is built by the start itself.
+        own = ("docker", "image", "rm", "--no-prune", "streamops", "streamops-minio")
         subprocess.run(own, env=environment, check=False, capture_output=True)
         print(stand_ins.report(images))
         found = Containers(environment, engine.find().compose, images)

@@ -126,11 +126,16 @@ def test_secrets_are_made_once_kept_and_given_to_whoever_gets_them_later(tmp_pat
         assert secret_files.given(place.secrets / group) == {name: first[name] for name in names}
         assert {file.stat().st_mode & 0o777 for file in (place.secrets / group).iterdir()} == {0o444}
     (place.secrets / "cli" / "SPARK_SECRET").unlink()  # of a release before, whose command line had none
-    (place.secrets / "airflow" / ".S3_ACCESS_KEY").write_text("ended in the middle of a write")
+    (place.secrets / "airflow" / ".S3_ACCESS_KEY.7").write_text("ended in the middle of a write")
+    (place.secrets / "postgres" / "POSTGRES_PASSWORD").chmod(0o600)  # ended right after it
     (place.secrets / "minio" / "SPARK_SECRET").write_text("of a release before, which had handed it to MinIO")
     secret_files.make(place)
     assert secret_files.read(place.secrets) == first
     assert secret_files.given(place.secrets / "cli")["SPARK_SECRET"] == first["SPARK_SECRET"]
+    for group, names in secret_files.GROUPS.items():
+        assert {file.name: file.stat().st_mode & 0o777 for file in (place.secrets / group).iterdir()} == dict.fromkeys(
+            names, 0o444
+        )
     assert secret_files.given(place.secrets / "minio").keys() == secret_files.GROUPS["minio"]
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from stack import programs
 from stack.layout import REPOSITORY, Layout
-from stack.private import generated, supervisor
+from stack.private import generated, supervisor, write_private
 from streamops.cluster.supervised_nodes import MASTER
 from streamops.model.errors import RefusedError
 
@@ -114,13 +114,13 @@ def given(directory: Path) -> dict[str, str]:
 def _hand_out(directory: Path, values: Mapping[str, str]) -> None:
     """Killed in between, the next start finds each value in some group and hands it to the others."""
     for group, names in GROUPS.items():
-        (directory / group).mkdir(parents=True, exist_ok=True)
+        there = given(directory / group)
         for name in names & values.keys():
-            fresh = directory / group / f".{name}"
-            fresh.write_text(f"{values[name]}\n")
-            fresh.chmod(0o444)  # the servers run as users of their own, and only they have the volume
-            os.replace(fresh, directory / group / name)
-        for file in (directory / group).iterdir():  # of a release in which the group had it
+            file = directory / group / name
+            if there.get(name) != values[name]:
+                write_private(file, f"{values[name]}\n")
+            file.chmod(0o444)  # the servers run as users of their own, and only they have the volume
+        for file in (directory / group).iterdir():  # of a write that was ended, or of a release in which they had it
             if file.name not in names:
                 file.unlink()
 
