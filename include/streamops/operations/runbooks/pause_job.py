@@ -24,7 +24,7 @@ class PauseJob(JobRequest):
         Literal["pause", "resume"],
         Field(
             title="Action",
-            description="pause: the job is not started again by itself if it ends. resume: it is.",
+            description="pause: the job is not started again by itself if it ends. resume: from now on it is.",
         ),
     ]
 
