@@ -2,8 +2,8 @@
 # Pause a job, or resume it
 
 **What it does.** With *pause*, reconciliation leaves the job alone: it is not started again by itself, whatever happens
-to its driver. With *resume*, reconciliation starts it again when it should
-run and does not.
+to its driver. With *resume*, reconciliation starts it again when it should run and
+does not.
 
 **When to use it.** Before you look into a failing job, or work on its driver by hand. To stop a job, use `cancel_job`:
 pausing stops nothing, and the Spark master still relaunches a driver that dies.
